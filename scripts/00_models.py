@@ -1,0 +1,445 @@
+# %% [markdown]
+# # 00 · The models
+# Series: before Part 1 · Reading: 20 minutes · CPU: 1 minute
+#
+# **What you'll do.** Meet the five small models that the whole course takes apart. Check on held-out
+# text that they contain what the course looks for: a previous-token head, an induction head, copying
+# heads. Watch them grow.
+#
+# **What you'll learn.** What was trained, on what, for how long. Which claims about the models every
+# later chapter leans on, and how strong the evidence for each one is.
+#
+# **What you'll need.** Python and patience. No mathematics yet.
+#
+# All five models are transformers in the *idealisation* of the 2021 paper. There is no LayerNorm and
+# no bias in attention. Positions are added to the inputs of queries and keys only, so the residual
+# stream, the values and the logits hold none. That makes the algebra of the next chapters exact. The
+# paper's own trained models had LayerNorm, and its analysis left it out.
+
+# %%
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from circuitbook import compose, corpus, curves, cut, gallery, plots, probe, scan, zoo
+from circuitbook.claims import all_of, atleast, atmost, claim, show
+from circuitbook.paths import quick
+from circuitbook.results import measured
+
+# %% [markdown]
+# ## How to measure a loss honestly
+# Two windows from one book are not two independent samples. So errors come from sums *per document*.
+# Two models are compared on the *same* windows, so the error of a difference is the error of the
+# paired differences. The loss $\ell_k$ is the loss of predicting the $k$-th token after the
+# begin-of-sequence token.
+
+
+# %% tags=["save"]
+def token_losses(model, windows):
+    """loss[w, k-1] = -log p(token k of window w | all before), in nats: [window, length - 1]."""
+    rows = [model(part, return_type="loss_per_token") for part in windows.split(4)]
+    return torch.cat(rows).cpu()
+
+
+# %% [markdown]
+# ## Controls before data
+# A score for induction must be high for an ideal induction head and low for everything else. The
+# dangerous impostor is a head that looks a *fixed* number of tokens back. On a repeat with a constant
+# gap it is indistinguishable from induction. So our repeats have a different gap in every sequence.
+#
+# **Predict:** what does each of these five known heads score?
+
+
+# %%
+def known_heads(batch):
+    """Prefix-matching score of heads whose rule is known, on the course's jittered repeats."""
+    length = batch.tokens.shape[1]
+    kinds = ["induction", "uniform", "first", "previous", "duplicate"]
+    patterns = {k: probe.synthetic_pattern(k, batch.tokens) for k in kinds}
+    offset = int(batch.second[0, 0] - batch.first[0, 0]) - 1
+    fixed = probe.synthetic_pattern("fixed_offset", batch.tokens, offset=offset)
+    patterns[f"fixed offset of {offset}"] = fixed
+    assert length == fixed.shape[-1]
+    return {
+        name: probe.prefix_matching_score(p, batch.tokens).mean().item()
+        for name, p in patterns.items()
+    }
+
+
+# %% [markdown]
+# ## What each model is measured on
+# Held-out windows of 512 tokens, each inside one long document. Repeated sequences of frequent words.
+# The weights themselves.
+
+
+# %%
+def head_scores(model, windows, repeats):
+    """Every head's previous-token score on text and prefix-matching score on jittered repeats."""
+
+    def score(tokens, rule):
+        _, cache = model.run_with_cache(tokens, names_filter=lambda n: n.endswith("hook_pattern"))
+        layers = range(model.cfg.n_layers)
+        return [rule(cache[f"blocks.{i}.attn.hook_pattern"].cpu()).mean(0) for i in layers]
+
+    previous = score(windows[:8, :256], probe.previous_token_score)
+    prefix = score(repeats.tokens, lambda p: probe.prefix_matching_score(p, repeats.tokens))
+    return torch.stack(previous), torch.stack(prefix)
+
+
+def copying(model, frequent):
+    """Per head of layer 0: eigenvalue copying score, and self top-10 share on frequent tokens."""
+    out = []
+    for head in range(model.cfg.n_heads):
+        factors = scan.ov_factors(model.W_E, model.W_V[0, head], model.W_O[0, head], model.W_U)
+        ranks = scan.self_rank(*factors, rows=frequent)
+        out.append((scan.copying_score(*factors).item(), scan.self_shares(ranks)[10]))
+    return out
+
+
+def repeat_numbers(model, repeats):
+    """Median rank and mean loss of the right token at both copies, with the paired drop's error."""
+    logits = model(repeats.tokens)
+    effect = probe.repeat_effect(logits, repeats.tokens, repeats.first, repeats.second)
+    drop = (effect.loss_first - effect.loss_second).double()
+    sequence = torch.arange(len(drop))
+    estimate = probe.clustered_mean(drop.mean(1), sequence)
+    return {
+        "rank_first": effect.rank_first.double().median().item(),
+        "rank_second": effect.rank_second.double().median().item(),
+        "loss_drop": estimate.mean,
+        "loss_drop_se": estimate.se,
+    }
+
+
+# %% [markdown]
+# ## The spine of the course, cut in four ways
+# One pair of heads runs through all chapters. A first-layer head attends to the previous token. A
+# second-layer head finds what followed earlier copies of the current token. The first should feed the
+# *key* of the second. We remove single edges and look at the second head's prefix matching. A cut
+# here is a zero cut of the direct edge. Everything after it is computed again.
+
+
+# %%
+def ladder(model, writer, reader, repeats):
+    """The reader's prefix-matching score: whole, after single cuts, after ablating the writer."""
+    others = [(0, h) for h in range(model.cfg.n_heads) if (0, h) != writer]
+
+    def score(change=None):
+        name = f"blocks.{reader[0]}.attn.hook_pattern"
+        _, cache = cut.run(model, repeats.tokens, change or cut.Cut(), names=[name])
+        scores = probe.prefix_matching_score(cache[name].cpu(), repeats.tokens)
+        return scores.mean(0)[reader[1]].item()
+
+    edges = [(other, reader, "k") for other in others]
+    return {
+        "whole model": score(),
+        "cut its write to the query": score(cut.cut_path(model, writer, reader, "q")),
+        "cut its write to the value": score(cut.cut_path(model, writer, reader, "v")),
+        "cut all other heads' writes to the key": score(cut.cut_paths(model, edges)),
+        "cut its write to the key": score(cut.cut_path(model, writer, reader, "k")),
+        "remove it everywhere, run again": score(cut.ablate_heads(model, [writer], "zero")),
+    }
+
+
+# %% [markdown]
+# ## Measure
+# All numbers of this chapter come from one function. It is run once and its result is kept.
+
+
+# %%
+@dataclass(frozen=True)
+class Config:
+    """What defines this chapter's experiment."""
+
+    windows: int = 120
+    sequences: int = 64
+    frequent: int = 1000
+    seed: int = 1
+
+
+def kept_curves(role):
+    """The training curves of a role, thinned to what the figures need."""
+    rows = zoo.curves(role)["snapshots"]
+    per_step = zoo.curves(role)["tokens_per_step"]
+    keep = ["loss", "icl", "repeat_loss_drop", "repeat_rank_second"]
+    out = {key: [row[key] for row in rows] for key in keep}
+    for key in ("previous_token", "prefix_matching"):
+        if key in rows[0]:
+            out[key] = [[max(layer) for layer in row[key]] for row in rows]
+    if "k_composition" in rows[0]:
+        out["k_composition"] = [float(np.max(row["k_composition"])) for row in rows]
+    return {"tokens": [row["step"] * per_step for row in rows], **out}
+
+
+# %%
+def compute(cfg):
+    """Losses, head scores, copying and repeats of the five models, with the claims on them."""
+    held_out = corpus.heldout_windows(cfg.windows, seed=cfg.seed)
+    windows, doc = torch.from_numpy(held_out.tokens), torch.from_numpy(held_out.doc)
+    frequent = curves.Bench.frequent(cfg.frequent)
+    generator = torch.Generator().manual_seed(cfg.seed)
+    repeats = probe.repeated_batch(frequent, cfg.sequences, generator=generator)
+    models = {role: zoo.load(role, device="cpu") for role in zoo.MAIN_ROLES}
+    losses = {role: token_losses(model, windows) for role, model in models.items()}
+    scores = {r: head_scores(m, windows, repeats) for r, m in models.items() if m.cfg.n_layers}
+    data = {
+        "windows": {"sources": sorted(set(held_out.source)), "documents": len(set(held_out.doc))},
+        "cards": {role: card(role) for role in models},
+        "text": corpus.report(),
+        "known_heads": known_heads(repeats),
+        "curves": {role: kept_curves(role) for role in models},
+        "baseline": compose.random_baseline(models["attn-only-2l"].cfg.d_model),
+    }
+    for role, loss in losses.items():
+        mean = probe.clustered_mean(loss.mean(1), doc)
+        icl = probe.in_context_score(loss, doc)
+        bins = loss[:, : loss.shape[1] // 16 * 16].unflatten(1, (-1, 16)).mean((0, 2))
+        data.setdefault("loss", {})[role] = {"mean": mean.mean, "se": mean.se, "bins": bins}
+        data.setdefault("icl", {})[role] = {"mean": icl.mean, "se": icl.se}
+        data.setdefault("repeats", {})[role] = repeat_numbers(models[role], repeats)
+    for role, (previous, prefix) in scores.items():
+        data.setdefault("previous_token", {})[role] = previous
+        data.setdefault("prefix_matching", {})[role] = prefix
+    data["copying"] = copying(models["attn-only-1l"], frequent.sort().values)
+    return {"data": data, "claims": claims(models, losses, doc, scores, data, repeats)}
+
+
+def card(role):
+    """The lines of a model's card: what it is and how it was made."""
+    entry = zoo.card(role)
+    config = entry["recipe"]["config"]
+    return {
+        "layers": config["n_layers"],
+        "width": config["d_model"],
+        "heads": config["n_heads"] if config["n_layers"] else 0,
+        "neurons": config["d_mlp"],
+        "tokens": entry["tokens"],
+        "parameters": zoo.n_parameters(role),
+        "bytes": entry["bytes"],
+    }
+
+
+# %% [markdown]
+# ## The claims
+# Seven claims are fixed before looking. Later chapters and later versions of the models must keep
+# them.
+
+
+# %%
+def claims(models, losses, doc, scores, data, repeats):
+    """The claims of this chapter; `data` gets the numbers they and the ladder figure need."""
+    mean = {role: loss.mean(1) for role, loss in losses.items()}
+    zero, one, two = (f"attn-only-{n}l" for n in range(3))
+    first = probe.paired_difference(mean[zero], mean[one], doc)
+    second = probe.paired_difference(mean[one], mean[two], doc)
+    icl = probe.paired_difference(
+        probe.in_context_scores(losses[two]), probe.in_context_scores(losses[one]), doc
+    )
+    m2, (previous, prefix) = models[two], scores[two]
+    prev_head, ind_head = int(previous[0].argmax()), int(prefix[1].argmax())
+    writers, readers = (m2.W_V[0], m2.W_O[0]), (m2.W_Q[1], m2.W_K[1], m2.W_V[1], m2.W_O[1])
+    k_scores = compose.composition_scores(*writers, *readers).k
+    pair, baseline = k_scores[prev_head, ind_head].item(), data["baseline"]
+    rest = k_scores.flatten().sort(descending=True).values
+    runner_up = (rest[1] if rest[0] == pair else rest[0]).item()
+    rungs = ladder(m2, (0, prev_head), (1, ind_head), repeats)
+    data.update(pair=[prev_head, ind_head], k_composition=k_scores, ladder=rungs)
+    data["differences"] = {
+        "loss_0l_1l": list(first[:2]),
+        "loss_1l_2l": list(second[:2]),
+        "icl_2l_1l": list(icl[:2]),
+    }
+    rep = data["repeats"][two]
+    both = [h for h, (eig, share) in enumerate(data["copying"]) if eig >= 0.9 and share >= 0.3]
+    kept = rungs["cut its write to the key"] / rungs["whole model"]
+    spared = min(
+        rungs[name] / rungs["whole model"]
+        for name in ("cut its write to the query", "cut all other heads' writes to the key")
+    )
+    controls = [v for name, v in data["known_heads"].items() if name != "induction"]
+    return [
+        claim(
+            "models.loss_falls_with_depth",
+            "On held-out text the loss falls by {first:.2f} nats (error {first_se:.3f}) from zero "
+            "layers to one, and by {second:.2f} nats (error {second_se:.3f}) from one to two.",
+            label="measurement",
+            values={"first": first.mean, "first_se": first.se}
+            | {"second": second.mean, "second_se": second.se},
+            holds=all_of(atleast(first.mean, 0.2), atleast(second.mean, 0.1)),
+        ),
+        claim(
+            "models.2l_previous_token_head",
+            "Head {head} of the first layer puts {value:.2f} of its attention on the previous "
+            "token; at least {bound} was asked.",
+            label="measurement",
+            values={"head": prev_head},
+            holds=atleast(previous[0, prev_head].item(), 0.7),
+        ),
+        claim(
+            "models.2l_induction_head",
+            "Head {head} of the second layer has a prefix-matching score of {prefix:.2f}. The pair "
+            "has a K-composition score of {pair:.3f}, the next best pair {runner_up:.3f}, a random "
+            "pair {baseline:.4f}.",
+            label="measurement",
+            values={"head": ind_head, "prefix": prefix[1, ind_head].item()}
+            | {"pair": pair, "runner_up": runner_up, "baseline": baseline},
+            holds=all_of(
+                atleast(prefix[1, ind_head].item(), 0.4),
+                atleast(pair, runner_up),
+                atleast(pair, 2 * baseline),
+            ),
+        ),
+        claim(
+            "models.2l_copies_repeats",
+            "On repeated words the right token's median rank goes from {before:.0f} to {after:.0f}, "
+            "and its loss falls by {drop:.2f} nats (error {se:.2f}), paired.",
+            label="measurement",
+            values={"before": rep["rank_first"], "after": rep["rank_second"]}
+            | {"drop": rep["loss_drop"], "se": rep["loss_drop_se"]},
+            holds=all_of(
+                atmost(rep["rank_second"], rep["rank_first"] / 3), atleast(rep["loss_drop"], 1.5)
+            ),
+        ),
+        claim(
+            "models.1l_has_no_induction",
+            "The best head of the one-layer model has a prefix-matching score of {value:.3f}; at "
+            "most {bound} was allowed.",
+            label="measurement",
+            holds=atmost(scores[one][1].max().item(), 0.05),
+        ),
+        claim(
+            "models.1l_copying_heads",
+            "{value} heads of the one-layer model pass both copying tests; at least {bound} was "
+            "asked.",
+            label="measurement",
+            holds=atleast(len(both), 1),
+        ),
+        claim(
+            "models.icl_two_layers_more",
+            "The broad in-context learning score of two layers is {mean:.3f} nats below that of "
+            "one layer, {value:.1f} standard errors; more than {bound} was asked.",
+            label="measurement",
+            values={"mean": -icl.mean},
+            holds=atleast(-icl.mean / icl.se, 2),
+        ),
+        claim(
+            "models.controls_score_low",
+            "Heads that are no induction heads score at most {value:.3f} on the jittered repeats, "
+            "the one with a fixed offset included; at most {bound} was allowed.",
+            label="measurement",
+            holds=atmost(max(controls), 0.1),
+        ),
+        claim(
+            "models.pair_needs_the_key",
+            "Cutting the one edge from the previous-token head into the induction head's key "
+            "leaves {kept:.0%} of its prefix matching. Cutting the query edge, or every other "
+            "head's edge into the key, leaves {spared:.0%} or more.",
+            label="intervention",
+            values={"kept": kept, "spared": spared},
+            holds=all_of(atmost(kept, 0.2), atleast(spared, 0.8)),
+        ),
+    ]
+
+
+# %%
+cfg = Config(windows=24, sequences=32) if quick() else Config()
+r = measured(
+    "00_models",
+    compute,
+    cfg,
+    kinds={
+        "cards.*": "exact",
+        "text.*": "exact",
+        "windows.*": "exact",
+        "pair": "exact",
+        "curves.*": ("readout", 1e-2, 1e-3),
+        "repeats.*.rank*": ("readout", 2e-2, 1.0),
+        "copying": ("readout", 1e-2, 5e-3),
+    },
+)
+
+# %% [markdown]
+# ## The cards
+
+# %%
+plots.table([{"model": role, **entry} for role, entry in r["cards"].items()])
+
+# %% [markdown]
+# All five saw the same text in the same order. It is a mix of encyclopaedia articles, plays and
+# poems, scripture, technical manuals and Python code. Whole documents were held out by a hash of
+# their content.
+#
+# A third part is ours. Each play and each book of scripture of the training side comes a second time
+# with its names replaced by common given names, some with "Aunt" or "Uncle". That gives the names of
+# the course's prompts a fair amount of training. Nothing held out was renamed.
+
+# %%
+plots.table(
+    [
+        {"side": side, "source": source, **row}
+        for side, mix in r["text"].items()
+        for source, row in mix.items()
+    ]
+)
+
+# %% [markdown]
+# ## Depth helps
+# **Predict:** by how much does one layer of attention lower the loss of a bigram table? And a second
+# layer?
+
+# %%
+show(r, "models.loss_falls_with_depth")
+show(r, "models.icl_two_layers_more")
+
+# %%
+gallery.loss_by_index(r)
+
+# %% [markdown]
+# ## The heads that the course needs
+
+# %%
+show(r, "models.controls_score_low", "models.2l_previous_token_head")
+show(r, "models.2l_induction_head", "models.1l_has_no_induction")
+show(r, "models.2l_copies_repeats", "models.1l_copying_heads")
+
+# %%
+gallery.head_map(r)
+
+# %% [markdown]
+# ## The evidence ladder
+# The same sentence can be backed by very different things. *Measurement:* the pair's composition
+# score is high. *Identity:* the algebra of chapter 05 splits the score exactly into paths.
+# *Intervention:* we cut one edge and the behaviour goes. A cut is the strongest of the three, and
+# only when the other cuts leave the behaviour alone.
+
+# %%
+show(r, "models.pair_needs_the_key")
+
+# %%
+gallery.evidence_ladder(r)
+
+# %% [markdown]
+# ## How they grew
+# Each model was stored at many moments of its training. The previous-token head comes first. The
+# induction head needs it and comes after.
+
+# %%
+gallery.growth(r)
+
+# %% [markdown]
+# ## What would change our mind
+# A control head that scores high. A pair with a high composition score whose cut does nothing. A
+# held-out document that was in the training text: the tests look for shared runs of tokens.
+#
+# ## What we simplified
+# The models are tiny and were trained for minutes, so they are bad at language. They have no
+# LayerNorm. One seed of each is shipped. Their text is narrow and part of it is renamed.
+#
+# ## Further reading
+# Elhage et al. 2021, *A Mathematical Framework for Transformer Circuits*. Olsson et al. 2022,
+# *In-context Learning and Induction Heads*.
+#
+# **The spine, so far.** We know a first-layer head and a second-layer head by their scores
+# (*measurement*), and that one edge between them matters (*intervention*). We do not know yet how it
+# works.

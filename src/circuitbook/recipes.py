@@ -1,0 +1,79 @@
+"""Every bundled model's recipe: its config, optimiser, text order and length. Data, no code to run.
+
+All roles of a family see the same text in the same order and the same number of tokens. A recipe is
+stored in the weight file that it made; a changed recipe makes the file stale.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+
+from circuitbook.config import Config
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one role is trained. Rates are peaks: warm-up is linear, the last part decays to zero."""
+
+    config: Config
+    seed: int = 0  # of the starting weights; the text order has its own
+    data_seed: int = 0
+    optimizer: str = "muon"
+    lr: float = 0.02
+    embed_lr: float = 0.01
+    weight_decay: float = 0.01
+    embed_std: float = 0.1
+    steps: int = 4800
+    windows: int = 8  # a step is this many windows of n_ctx tokens
+    warmup: int = 50
+    decay_share: float = 0.4
+    precision: str = "bfloat16"
+    snapshots: tuple[int, ...] = field(default_factory=tuple)
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens the model is trained on."""
+        return self.steps * self.windows * self.config.n_ctx
+
+    def to_dict(self) -> dict:
+        """Plain JSON data, as stored in the weight file."""
+        plain = asdict(self)
+        plain["config"] = self.config.to_dict()
+        plain["snapshots"] = list(self.snapshots)
+        return plain
+
+    def sha256(self) -> str:
+        """A hash of the recipe; two equal recipes train to the same bytes on the same machine."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
+
+
+def snapshot_steps(steps: int, every: int = 100) -> tuple[int, ...]:
+    """Log-spaced early (1, 2, 4, …, 64), then every `every` steps, the last step included."""
+    early = [0] + [2**i for i in range(7)]
+    return tuple(sorted({*early, *range(every, steps, every), steps} & set(range(steps + 1))))
+
+
+def _main(n_layers: int, d_mlp: int = 0, **more: object) -> Recipe:
+    config = Config(n_layers=n_layers, d_mlp=d_mlp, act="gelu" if d_mlp else "none")
+    return Recipe(config, snapshots=snapshot_steps(4800), **more)
+
+
+RECIPES: dict[str, Recipe] = {
+    "attn-only-0l": _main(0),
+    "attn-only-1l": _main(1),
+    "attn-only-2l": _main(2),
+    "gelu-1l": _main(1, 1024),
+    "gelu-2l": _main(2, 1024),
+}
+
+
+def recipe(role: str) -> Recipe:
+    """The recipe of a role.
+
+    Raises KeyError with the known roles.
+    """
+    if role not in RECIPES:
+        raise KeyError(f"There is no role {role!r}. Roles: {', '.join(RECIPES)}.")
+    return RECIPES[role]

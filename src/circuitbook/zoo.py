@@ -1,0 +1,145 @@
+"""A role's name in, a checked and loaded model out. Never trains and never downloads by itself.
+
+A bundled file is refused unless its bytes are those of the manifest and its recipe is the one in
+:mod:`circuitbook.recipes`, so a lesson never measures a half-written, foreign or outdated model.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from circuitbook import fast, fold, paths, results, weightfile
+from circuitbook.model import Transformer
+from circuitbook.recipes import RECIPES, recipe
+
+# The family that shares text, order and length; the optimiser twins of chapter 01 stand apart.
+MAIN_ROLES = ("attn-only-0l", "attn-only-1l", "attn-only-2l", "gelu-1l", "gelu-2l")
+
+
+class WeightsError(RuntimeError):
+    """A weight file is missing, damaged or not the one the course expects; says what to run."""
+
+
+def roles() -> list[str]:
+    """The roles that `load` knows, in teaching order."""
+    return list(RECIPES)
+
+
+def _short(path: Path) -> Path:
+    """The path as one types it inside the project."""
+    return path.relative_to(paths.ROOT) if path.is_relative_to(paths.ROOT) else path
+
+
+def _entry(role: str) -> dict[str, Any]:
+    """The manifest's entry of a known role."""
+    recipe(role)
+    path = weightfile.manifest_path()
+    mend = f"Restore it with `git checkout {_short(path)}`, or run `make weights`."
+    try:
+        entry = weightfile.read_manifest().get(role)
+    except weightfile.ManifestError as error:
+        raise WeightsError(str(error)) from error
+    if not path.is_file():
+        raise WeightsError(f"The list of the weights is missing ({path}). {mend}")
+    if entry is None:
+        raise WeightsError(f"{role} is not listed in {path}. {mend}")
+    return entry
+
+
+def _checked(role: str) -> dict[str, torch.Tensor]:
+    if paths.models() == "published":
+        raise WeightsError(
+            "The published models are not available in this version of the course. "
+            "Run with MODELS=course, the default."
+        )
+    known, path = recipe(role), weightfile.weight_path(role)
+    mend = f"Restore it with `git checkout {_short(path)}`"
+    train = f"train it with `python -m circuitbook.train {role}`"
+    if not path.is_file():
+        raise WeightsError(f"The weights of {role} are missing ({path}). {mend}, or {train}.")
+    entry = _entry(role)
+    found = weightfile.file_sha256(path)
+    if found != entry["sha256"]:
+        raise WeightsError(
+            f"{path} is damaged or was changed: {path.stat().st_size:,} bytes with sha256 "
+            f"{found[:12]}…, the manifest says {entry['bytes']:,} bytes and "
+            f"{entry['sha256'][:12]}…. {mend}, or {train}."
+        )
+    try:
+        metadata, tensors = weightfile.read_metadata(path), load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(f"{path} cannot be read ({error}). {mend}, or {train}.") from error
+    if metadata.get("role") != role:
+        raise WeightsError(
+            f"{path} holds {metadata.get('role', 'an unnamed model')}, not {role}. "
+            f"{mend}, or {train}."
+        )
+    if not metadata.get("recipe_sha256") == entry["recipe_sha256"] == known.sha256():
+        raise WeightsError(
+            f"{path} was trained by another recipe than the one of {role} in this version. "
+            f"{mend}, or {train}."
+        )
+    if metadata.get("corpus_sha256") != entry["corpus_sha256"]:
+        raise WeightsError(
+            f"{path} was trained on other text than the manifest says. {mend}, or {train}."
+        )
+    results.note_weights(role, found)
+    return tensors
+
+
+def load(
+    role: str,
+    *,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
+    center: bool = True,
+) -> Transformer:
+    """The trained model of a role, ready to measure: evaluation mode, no gradients.
+
+    `center` subtracts from W_U its mean over the vocabulary, which changes no probability and
+    makes every logit attribution comparable. `device` defaults to the DEVICE switch.
+
+    Raises:
+        KeyError: an unknown role; the message lists the known ones.
+        WeightsError: a missing, damaged or mismatched file; the message says what to run.
+    """
+    place = torch.device(device or paths.device())  # a wrong DEVICE is said before the reading
+    state = {name: tensor.to(dtype) for name, tensor in _checked(role).items()}
+    model = Transformer.from_state_dict(recipe(role).config, state).to(dtype)
+    if center:
+        model = fold.center_unembed(model)
+    return model.to(place).eval().requires_grad_(False)
+
+
+def card(role: str) -> dict[str, Any]:
+    """What a role is and how it was made: config, recipe, tokens, corpus, sha256, seconds."""
+    return _entry(role)
+
+
+def curves(role: str) -> dict[str, Any]:
+    """What was measured at every snapshot of a role's training; see :mod:`circuitbook.curves`."""
+    known, path = recipe(role), weightfile.curves_path(role)
+    mend = f"Restore them with `git checkout {_short(path)}`, or run `make weights`."
+    if not path.is_file():
+        raise WeightsError(f"The training curves of {role} are missing ({path}). {mend}")
+    try:
+        measured = json.loads(path.read_text())
+        if measured["recipe_sha256"] != known.sha256():
+            raise ValueError("they are of another recipe")
+    except (ValueError, KeyError, TypeError) as error:
+        raise WeightsError(
+            f"The training curves of {role} cannot be used ({path}: {error}). {mend}"
+        ) from error
+    return measured
+
+
+def n_parameters(role: str) -> int:
+    """The number of trained parameters, embeddings included, from the config alone."""
+    return sum(math.prod(shape) for shape in fast.shapes(recipe(role).config).values())

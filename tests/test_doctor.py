@@ -1,0 +1,168 @@
+"""The doctor tells apart what is there, what is not there yet, and what is broken."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from circuitbook import doctor, measure
+from circuitbook.recipes import RECIPES
+from circuitbook.sources import SOURCES
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A small project of our own, whole but for the environment and the text."""
+    for switch in ("DEVICE", "MODELS", "QUICK", "CIRCUITBOOK_CACHE"):
+        monkeypatch.delenv(switch, raising=False)
+    monkeypatch.setenv("CIRCUITBOOK_ROOT", str(tmp_path))
+    (tmp_path / "tools").mkdir()
+    for name in ("constraints.txt", "pyproject.toml", "tools/environment.py"):
+        shutil.copyfile(ROOT / name, tmp_path / name)
+    for folder in ("scripts", "weights", "results/course", "build"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "weights" / "tokenizer.json").write_text("{}")
+    listed = {}
+    for role in RECIPES:
+        data = role.encode()
+        (tmp_path / "weights" / f"{role}.safetensors").write_bytes(data)
+        listed[role] = {"sha256": hashlib.sha256(data).hexdigest()}
+    (tmp_path / "weights" / "MANIFEST.json").write_text(json.dumps({"models": listed}))
+    (tmp_path / "scripts" / "01_first.py").write_text("")
+    claims = [{"holds": True}, {"holds": False}]
+    (tmp_path / "results" / "course" / "01_first.json").write_text(json.dumps({"claims": claims}))
+    return tmp_path
+
+
+class FullDisk:
+    """A disk with nothing left on it."""
+
+    free = 0
+
+
+def steps(report):
+    return {one["run"]: one for one in report["steps"]}
+
+
+def test_what_is_not_there_yet_is_a_step_and_no_fault(project):
+    report = doctor.collect()
+    assert not report["broken"] and doctor.main([]) == 0
+    assert set(steps(report)) == {"make setup", "make text (needs a network once)"}
+    assert [row["state"] for row in report["results"]] == ["present, 1 of 2 claims hold"]
+
+
+def test_the_page_ends_with_numbered_steps(project, capsys):
+    assert doctor.main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-3] == "Next steps"
+    assert lines[-2].startswith("  1. ") and lines[-2].endswith("Do: make setup")
+
+
+def test_untrained_models_are_one_step(project):
+    (project / "weights" / "MANIFEST.json").write_text("{}")
+    report = doctor.collect()
+    assert not report["broken"]
+    assert min(RECIPES) in steps(report)["make weights (hours)"]["what"]
+
+
+@pytest.mark.parametrize(
+    "name, run",
+    [
+        ("weights/gelu-1l.safetensors", "git checkout weights"),
+        ("weights/MANIFEST.json", "git checkout weights"),
+        ("results/course/01_first.json", "git checkout results"),
+    ],
+)
+def test_a_damaged_file_is_a_fault(project, name, run, capsys):
+    (project / name).write_bytes(b"{ half a fi")
+    report = doctor.collect()
+    assert steps(report)[run]["broken"]
+    assert doctor.main([]) == 1
+    assert "BROKEN" in capsys.readouterr().out
+
+
+def test_a_listed_file_that_is_gone_is_a_fault(project):
+    (project / "weights" / "attn-only-2l.safetensors").unlink()
+    assert doctor.main(["--json"]) == 1
+
+
+def test_a_damaged_text_archive_is_told_from_a_missing_one(project):
+    archives = project / ".cache" / "archives"
+    archives.mkdir(parents=True)
+    (archives / SOURCES[0].filename).write_bytes(b"truncated")
+    rows, found = doctor.text()
+    assert [row["state"] for row in rows] == ["damaged"] + ["missing"] * (len(SOURCES) - 1)
+    assert found[0]["run"].endswith("; make text") and SOURCES[0].filename in found[0]["run"]
+
+
+def test_every_source_shows_its_licence_and_its_authors(project):
+    page = doctor.page(doctor.collect())
+    for source in SOURCES:
+        assert f"{source.name} {source.version}" in page
+        assert source.licence in page and source.attribution in page
+
+
+def test_mps_is_seen_and_never_used(project, monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    found, wrong = doctor.device()
+    assert (found["used"], found["mps"], wrong) == ("cpu", True, [])
+    assert "never used" in "\n".join(doctor._device_lines(found))
+
+
+def test_cuda_asked_for_and_absent_is_a_fault(project, monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("DEVICE", "cuda")
+    report = doctor.collect()
+    assert report["broken"] and steps(report)["make doctor DEVICE=auto"]["broken"]
+
+
+def test_little_memory_and_disk_are_said(project, monkeypatch):
+    monkeypatch.setattr(doctor, "memory", lambda: 2 * doctor.GIB)
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: FullDisk())
+    said = " ".join(one["what"] for one in doctor.machine()[1])
+    assert "4 GiB of memory" in said and "3 GiB of disk" in said
+
+
+def test_another_version_than_the_pinned_one_is_said(project, monkeypatch):
+    pinned = doctor.pins()
+    assert pinned["torch"] == "2.13.0" and "transformer-lens" in pinned
+    monkeypatch.setattr(doctor.importlib.metadata, "version", lambda name: pinned[name] + "+cpu")
+    assert all(row["same"] for row in doctor.packages()[0])
+    monkeypatch.setattr(doctor.importlib.metadata, "version", lambda name: "0.1")
+    assert not any(row["same"] for row in doctor.packages()[0])
+
+
+def test_times_come_from_this_machine_first(project):
+    measure.note_time("01_first", 12.34)
+    kept = {"cores": 2, "chapters": {"01_first": 99.0}}
+    (project / "results" / "times.json").write_text(json.dumps(kept))
+    assert doctor.times() == [
+        {"what": "chapter 01_first", "seconds": 12.3, "where": "on this machine"}
+    ]
+    (project / "build" / "times.json").unlink()
+    listed = json.loads((project / "weights" / "MANIFEST.json").read_text())["models"]
+    listed["gelu-1l"]["trained"] = {"seconds": 3600}
+    (project / "weights" / "MANIFEST.json").write_text(json.dumps(listed))
+    assert [(row["what"], row["seconds"]) for row in doctor.times()] == [
+        ("chapter 01_first", 99.0),
+        ("training gelu-1l (make weights)", 3600.0),
+    ]
+
+
+def test_it_runs_before_set_up_without_any_package():
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-S", "-m", "circuitbook.doctor", "--json"]  # -S: standard library
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    report = json.loads(done.stdout)
+    assert all(row["installed"] is None for row in report["packages"])
+    assert report["device"]["used"] is None and len(report["text"]) == len(SOURCES)
