@@ -50,6 +50,7 @@ text: setup ## Fetch the pinned text, or check the text that is there
 
 all: text ## Measure every chapter, draw figures, build notebooks, list the claims
 	@status=0; \
+	$(PY) tools/derive.py taught || status=1; \
 	$(PY) -m circuitbook.measure || status=1; \
 	$(PY) -m circuitbook.gallery || status=1; \
 	$(PY) tools/derive.py all || status=1; \

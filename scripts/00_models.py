@@ -11,15 +11,14 @@
 #
 # **What you'll need.** Python and patience. No mathematics yet.
 #
-# All five models are transformers in the *idealisation* of the 2021 paper. There is no LayerNorm and
-# no bias in attention. Positions are added to the inputs of queries and keys only, so the residual
-# stream, the values and the logits hold none. That makes the algebra of the next chapters exact. The
-# paper's own trained models had LayerNorm, and its analysis left it out.
+# All five models are the *idealisation* of the 2021 paper: no LayerNorm, no bias in attention, and
+# positions added to the inputs of queries and keys only. So the residual stream, the values and the
+# logits hold no position, and the algebra of the next chapters is exact. The paper's own trained
+# models had LayerNorm; its analysis left it out.
 
 # %%
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from circuitbook import compose, corpus, curves, cut, gallery, plots, probe, scan, zoo
@@ -30,9 +29,8 @@ from circuitbook.results import measured
 # %% [markdown]
 # ## How to measure a loss honestly
 # Two windows from one book are not two independent samples. So errors come from sums *per document*.
-# Two models are compared on the *same* windows, so the error of a difference is the error of the
-# paired differences. The loss $\ell_k$ is the loss of predicting the $k$-th token after the
-# begin-of-sequence token.
+# Two models are compared on the *same* windows, by the error of the paired differences. The loss
+# $\ell_k$ is the loss of predicting the $k$-th token after the begin-of-sequence token.
 
 
 # %% tags=["save"]
@@ -46,31 +44,31 @@ def token_losses(model, windows):
 # ## Controls before data
 # A score for induction must be high for an ideal induction head and low for everything else. The
 # dangerous impostor is a head that looks a *fixed* number of tokens back. On a repeat with a constant
-# gap it is indistinguishable from induction. So our repeats have a different gap in every sequence.
+# gap it is indistinguishable from induction. So we repeat a block of frequent words four times, with
+# gaps that differ from copy to copy and from sequence to sequence.
 #
-# **Predict:** what does each of these five known heads score?
+# **Predict:** what does each of these known heads score?
 
 
 # %%
 def known_heads(batch):
-    """Prefix-matching score of heads whose rule is known, on the course's jittered repeats."""
-    length = batch.tokens.shape[1]
-    kinds = ["induction", "uniform", "first", "previous", "duplicate"]
-    patterns = {k: probe.synthetic_pattern(k, batch.tokens) for k in kinds}
-    offset = int(batch.second[0, 0] - batch.first[0, 0]) - 1
-    fixed = probe.synthetic_pattern("fixed_offset", batch.tokens, offset=offset)
-    patterns[f"fixed offset of {offset}"] = fixed
-    assert length == fixed.shape[-1]
-    return {
-        name: probe.prefix_matching_score(p, batch.tokens).mean().item()
-        for name, p in patterns.items()
+    """Prefix-matching score of heads whose rule is known, the best fixed offset of all included."""
+    score = {
+        kind: probe.prefix_matching_score(
+            probe.synthetic_pattern(kind, batch.tokens), batch.tokens
+        ).mean()
+        for kind in ("induction", "uniform", "first", "previous", "duplicate")
     }
+    wanted = probe.after_earlier_copies(batch.tokens)
+    queries = wanted.any(-1).sum(-1)
+    fixed = [wanted.diagonal(-d, -2, -1).sum(-1) / queries for d in range(1, wanted.shape[-1])]
+    score["best fixed offset"] = torch.stack(fixed).mean(1).max()
+    return {kind: value.item() for kind, value in score.items()}
 
 
 # %% [markdown]
 # ## What each model is measured on
-# Held-out windows of 512 tokens, each inside one long document. Repeated sequences of frequent words.
-# The weights themselves.
+# Held-out windows inside one document, repeated sequences of frequent words, and the weights.
 
 
 # %%
@@ -144,7 +142,7 @@ def ladder(model, writer, reader, repeats):
 
 # %% [markdown]
 # ## Measure
-# All numbers of this chapter come from one function. It is run once and its result is kept.
+# All numbers of this chapter come from one function. Its result is kept.
 
 
 # %%
@@ -154,22 +152,8 @@ class Config:
 
     windows: int = 120
     sequences: int = 64
-    frequent: int = 1000
+    frequent: int = 500
     seed: int = 1
-
-
-def kept_curves(role):
-    """The training curves of a role, thinned to what the figures need."""
-    rows = zoo.curves(role)["snapshots"]
-    per_step = zoo.curves(role)["tokens_per_step"]
-    keep = ["loss", "icl", "repeat_loss_drop", "repeat_rank_second"]
-    out = {key: [row[key] for row in rows] for key in keep}
-    for key in ("previous_token", "prefix_matching"):
-        if key in rows[0]:
-            out[key] = [[max(layer) for layer in row[key]] for row in rows]
-    if "k_composition" in rows[0]:
-        out["k_composition"] = [float(np.max(row["k_composition"])) for row in rows]
-    return {"tokens": [row["step"] * per_step for row in rows], **out}
 
 
 # %%
@@ -185,10 +169,10 @@ def compute(cfg):
     scores = {r: head_scores(m, windows, repeats) for r, m in models.items() if m.cfg.n_layers}
     data = {
         "windows": {"sources": sorted(set(held_out.source)), "documents": len(set(held_out.doc))},
-        "cards": {role: card(role) for role in models},
+        "cards": {role: zoo.short_card(role) for role in models},
         "text": corpus.report(),
         "known_heads": known_heads(repeats),
-        "curves": {role: kept_curves(role) for role in models},
+        "curves": {role: zoo.thin_curves(role) for role in models},
         "baseline": compose.random_baseline(models["attn-only-2l"].cfg.d_model),
     }
     for role, loss in losses.items():
@@ -205,25 +189,9 @@ def compute(cfg):
     return {"data": data, "claims": claims(models, losses, doc, scores, data, repeats)}
 
 
-def card(role):
-    """The lines of a model's card: what it is and how it was made."""
-    entry = zoo.card(role)
-    config = entry["recipe"]["config"]
-    return {
-        "layers": config["n_layers"],
-        "width": config["d_model"],
-        "heads": config["n_heads"] if config["n_layers"] else 0,
-        "neurons": config["d_mlp"],
-        "tokens": entry["tokens"],
-        "parameters": zoo.n_parameters(role),
-        "bytes": entry["bytes"],
-    }
-
-
 # %% [markdown]
 # ## The claims
-# Seven claims are fixed before looking. Later chapters and later versions of the models must keep
-# them.
+# Seven claims were fixed before looking. Later chapters and versions of the models must keep them.
 
 
 # %%
@@ -245,11 +213,8 @@ def claims(models, losses, doc, scores, data, repeats):
     runner_up = (rest[1] if rest[0] == pair else rest[0]).item()
     rungs = ladder(m2, (0, prev_head), (1, ind_head), repeats)
     data.update(pair=[prev_head, ind_head], k_composition=k_scores, ladder=rungs)
-    data["differences"] = {
-        "loss_0l_1l": list(first[:2]),
-        "loss_1l_2l": list(second[:2]),
-        "icl_2l_1l": list(icl[:2]),
-    }
+    differences = {"loss_0l_1l": first, "loss_1l_2l": second, "icl_2l_1l": icl}
+    data["differences"] = {name: list(d[:2]) for name, d in differences.items()}
     rep = data["repeats"][two]
     both = [h for h, (eig, share) in enumerate(data["copying"]) if eig >= 0.9 and share >= 0.3]
     kept = rungs["cut its write to the key"] / rungs["whole model"]
@@ -264,8 +229,8 @@ def claims(models, losses, doc, scores, data, repeats):
             "On held-out text the loss falls by {first:.2f} nats (error {first_se:.3f}) from zero "
             "layers to one, and by {second:.2f} nats (error {second_se:.3f}) from one to two.",
             label="measurement",
-            values={"first": first.mean, "first_se": first.se}
-            | {"second": second.mean, "second_se": second.se},
+            values={"first": first.mean, "first_se": first.se, "second": second.mean}
+            | {"second_se": second.se},
             holds=all_of(atleast(first.mean, 0.2), atleast(second.mean, 0.1)),
         ),
         claim(
@@ -344,20 +309,12 @@ def claims(models, losses, doc, scores, data, repeats):
 
 # %%
 cfg = Config(windows=24, sequences=32) if quick() else Config()
-r = measured(
-    "00_models",
-    compute,
-    cfg,
-    kinds={
-        "cards.*": "exact",
-        "text.*": "exact",
-        "windows.*": "exact",
-        "pair": "exact",
-        "curves.*": ("readout", 1e-2, 1e-3),
-        "repeats.*.rank*": ("readout", 2e-2, 1.0),
-        "copying": ("readout", 1e-2, 5e-3),
-    },
-)
+kinds = dict.fromkeys(("cards.*", "text.*", "windows.*", "pair"), "exact") | {
+    "curves.*": ("readout", 1e-2, 1e-3),
+    "repeats.*.rank*": ("readout", 2e-2, 1.0),
+    "copying": ("readout", 1e-2, 5e-3),
+}
+r = measured("00_models", compute, cfg, kinds=kinds)
 
 # %% [markdown]
 # ## The cards
@@ -370,9 +327,9 @@ plots.table([{"model": role, **entry} for role, entry in r["cards"].items()])
 # poems, scripture, technical manuals and Python code. Whole documents were held out by a hash of
 # their content.
 #
-# A third part is ours. Each play and each book of scripture of the training side comes a second time
-# with its names replaced by common given names, some with "Aunt" or "Uncle". That gives the names of
-# the course's prompts a fair amount of training. Nothing held out was renamed.
+# Each play and each book of scripture of the training side comes a second time, with its names
+# replaced by common given names, some with "Aunt" or "Uncle". So the names of the course's prompts
+# get a fair amount of training. Nothing held out was renamed.
 
 # %%
 plots.table(
@@ -429,12 +386,10 @@ gallery.growth(r)
 
 # %% [markdown]
 # ## What would change our mind
-# A control head that scores high. A pair with a high composition score whose cut does nothing. A
-# held-out document that was in the training text: the tests look for shared runs of tokens.
+# A control head that scores high. A pair with a high composition score whose cut does nothing.
 #
 # ## What we simplified
-# The models are tiny and were trained for minutes, so they are bad at language. They have no
-# LayerNorm. One seed of each is shipped. Their text is narrow and part of it is renamed.
+# The models are tiny, trained for minutes on narrow text, and bad at language. One seed of each.
 #
 # ## Further reading
 # Elhage et al. 2021, *A Mathematical Framework for Transformer Circuits*. Olsson et al. 2022,

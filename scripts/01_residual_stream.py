@@ -56,8 +56,7 @@ def centred_contribution(write, W_U, token):
     W_U [d_model, d_vocab] may be uncentred. Return one number.
     """
     # solution
-    logits = write @ W_U
-    return logits[token] - logits.mean()
+    return (write @ W_U)[token] - (write @ W_U).mean()
 
 
 # %%
@@ -65,7 +64,7 @@ check("01.centred_contribution", centred_contribution)
 
 # %% [markdown] tags=["core"]
 # ## 3 · Writes can erase (core, 3 minutes)
-# A write that points against the stream makes it shorter: something that was there is gone. The cosine of a write $w$ with the stream $x$ it is added to tells, $w \cdot x / (|w||x|)$. Two random directions of width $d$ have a cosine of about $\pm 1/\sqrt d$.
+# A write that points against the stream makes it shorter: something that was there is gone. The cosine of a write $w$ with the stream $x$ it is added to tells, $w \cdot x / (|w||x|)$. Between random directions of width $d$ it is about normal with a standard deviation of $1/\sqrt d$, so it lies below $-1/\sqrt d$ for one pair in six.
 #
 # ## 4 · Direct and total effect (core, 4 minutes)
 # *Direct*: take one write out of the last stream, and change nothing else. *Total*: remove the write where it is made and run the rest again; later heads then read a poorer stream. In the last layer of an attention-only model nobody reads afterwards, so both must agree. The write is replaced by nothing (*zero*), or by its mean over the batch (*mean*), which keeps what all prompts share.
@@ -95,9 +94,9 @@ noise, Q = torch.randn(2000, 256, generator=gen), bases.rotation(256, gen).float
 writes = {"inside": noise[:, :32] @ Q[:32], "across": noise[:, 32:] @ Q[32:], "random": noise}
 print({name: round(readable_share(w, Q[:32].mT), 3) for name, w in writes.items()})
 readers = Q[:64].view(2, 32, 256)  # the first reads what the writer writes, the second another 32
-scores = compose.pair_scores(readers[:1].mT, readers[:1], readers.mT, readers)[0]
-random = compose.simulated(32, 256, 50, gen).mean().item()
-print(f"tuned {scores[0]:.3f}, elsewhere {scores[1]:.3f}, random {random:.4f}, theory {1 / 16}")
+tuned, elsewhere = compose.pair_scores(readers[:1].mT, readers[:1], readers.mT, readers)[0]
+random = compose.simulated(32, 256, 50, gen).mean()
+print(f"tuned {tuned:.3f}, elsewhere {elsewhere:.3f}, random {random:.4f}, theory {1 / 16}")
 
 # %% [markdown] tags=["core"]
 # ## 6 · No basis is special, almost (core, 10 minutes)
@@ -164,8 +163,7 @@ def excess_kurtosis(x):
 
 # %%
 outlier = noise + 16 * (torch.arange(256) == 17)
-uneven = noise * torch.randn(2000, 1, generator=gen).exp()
-for x in (noise, outlier, outlier @ Q, uneven):
+for x in (noise, outlier, outlier @ Q, noise * torch.randn(2000, 1, generator=gen).exp()):
     print(f"{excess_kurtosis(x).mean():.2f} by vector, {excess_kurtosis(x.flatten()):.2f} pooled")
 
 # %% [markdown] tags=["core"]
@@ -183,10 +181,9 @@ def mean_kl(counts, log_q):
     counts [a, b] and log_q [a, b] are numpy arrays. Counts may be zero, whole rows too.
     """
     # solution
-    rows = counts.sum(1, keepdims=True)
-    p = counts / np.maximum(rows, 1)
+    p = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     log_ratio = np.log(np.where(p > 0, p, 1)) - np.where(p > 0, log_q, 0)
-    return (rows * p * log_ratio).sum() / counts.sum()
+    return (counts * log_ratio).sum() / counts.sum()
 
 
 # %%
@@ -222,6 +219,7 @@ check("01.which_numbers_move", which_numbers_move)
 # The spine of the course is a batch of prompts with single-token names, and one pair of heads in `attn-only-2l`: its best previous-token head and its best induction head, found by score and never by number. All is measured once and saved. The table is our prediction for the last section, made before measuring: 1 where a number stays what it is.
 
 # %%
+NORMAL_TAIL = 0.158655  # share of a normal distribution below minus one standard deviation
 NUMBERS = (*spine.NUMBERS, "excess kurtosis")
 SURVIVES = {
     "head coordinates R": (1, 1, 1, 1, 1, 1),
@@ -248,22 +246,21 @@ def say(name, label, text, holds, **values):
 
 
 # %%
-def measure_pair(cfg, tokens, doc, gen):
+def measure_pair(pair, tokens, doc, gen):
     """The stream's parts, what they did for the name, and what one head can read of another."""
-    model = zoo.load("attn-only-2l")
-    first, second = pair = spine.heads_pair(model)
+    model, (first, second) = zoo.load("attn-only-2l"), pair
     data, error = spine.study(model, pair, tokens, doc, gen)
-    (writer, reader), named, cosine = data["pair"], data["named"], data["cosine"]
+    (writer, reader), named, against = data["pair"], data["named"], data["against"]
     write = stream.components(model, tokens).writes[writer][:, 1:]
     share, fair = readable_share(write, model.W_K[second]), model.cfg.d_head / model.cfg.d_model
     direct, total = (data["effects"]["mean"][k][first[1]] for k in ("direct", "total"))
     gap, chance = sum(x[0] for x in named.values()), data["chance"]
-    worst = min(cosine, key=cosine.get)
+    worst = max(against, key=against.get)
     return data | {"readable": [share, fair]}, [
         say("adds_up", "identity", "The {n} parts add up to the stream, to {small:g} of its largest entry. With the position as one more part they miss by {wrong:.2f}.", all_of(bound(error["sum"], 1e-5), atleast(error["position"], 1e-2)), n=len(named), small=1e-5, wrong=error["position"]),
         say("only_centred_counts", "identity", "After `W_U + c 1ᵀ` the centred contributions of {reader} have moved by less than {small:g}, its raw ones by up to {raw:.1f}.", all_of(bound(error["centred"], 1e-5), atleast(error["raw"], 0.1)), reader=reader, small=1e-5, raw=error["raw"]),
         say("name_is_written", "measurement", "The right name's logit stands {gap:.2f} above the mean of its rivals'. Of this {reader} writes {value:.2f}, {writer} itself {its:+.2f}. A quarter from {reader} was asked.", atleast(named[reader][0], gap / 4), gap=gap, reader=reader, writer=writer, its=named[writer][0]),
-        say("writes_erase", "measurement", "{n} of {all} heads write against the stream on average, {worst} most: its cosine is {value:.2f} (random directions: {chance:.2f} either way).", atmost(cosine[worst], -chance), n=sum(c < 0 for c in cosine.values()), all=len(cosine), worst=worst, chance=chance),
+        say("writes_erase", "measurement", "At {value:.0%} of positions {worst} writes against the stream: a cosine below {edge:.4f}. Random directions would at {fair:.0%}; twice that was asked. {n} of {all} heads pass.", atleast(against[worst], 2 * NORMAL_TAIL), worst=worst, edge=-chance, fair=NORMAL_TAIL, n=sum(x >= 2 * NORMAL_TAIL for x in against.values()), all=len(against)),
         say("direct_is_not_total", "intervention", "Replace the write of {head} by its mean in the last stream only: the loss rises by {direct:.3f} nats. Replace it where it is made and run layer 1 again: {value:.3f}. Twice the direct effect was asked.", atleast(total, 2 * abs(direct)), head=writer, direct=direct),
         say("last_layer_is_direct", "identity", "For {head}, in the last layer, direct and total effect agree to {limit:g} nats.", bound(error["last layer"], 1e-4), head=reader),
         say("readable", "measurement", "{value:.1%} of what {writer} writes lies where the keys of {reader} read. A random write has {fair:.1%}; twice that was asked.", atleast(share, 2 * fair), writer=writer, reader=reader, fair=fair),
@@ -271,14 +268,13 @@ def measure_pair(cfg, tokens, doc, gen):
     ]  # fmt: skip
 
 
-def measure_bases(cfg, tokens, doc, gen):
+def measure_bases(pair, tokens, doc, gen):
     """Other bases: of the stream, of the MLP, of an optimiser's step; which numbers survive them."""
     models = [zoo.load("gelu-1l", dtype=t) for t in (torch.float32, torch.float64)]
     single, double = (bases.logit_moves(m, tokens[:2, :128], gen) for m in models)
     grad, Q = torch.randn(64, 32, generator=gen, dtype=torch.float64), bases.rotation(32, gen)
     gaps = {name: basis_gap(update, grad, Q) for name, update in UPDATES.items()}
     model, prompts = zoo.load("attn-only-2l", dtype=torch.float64), spine.name_prompts()
-    pair = spine.heads_pair(zoo.load("attn-only-2l"))
 
     def six(model, change):
         numbers, last = spine.pair_numbers(model, prompts, pair, change)
@@ -299,13 +295,13 @@ def measure_bases(cfg, tokens, doc, gen):
         say("twins_are_comparable", "measurement", "The SGD twin's held-out loss minus the Adam twin's is {value:+.2f} nats; {high:g} either way was allowed.", between(twins["SGD"]["loss"] - twins["Adam"]["loss"], -0.2, 0.2)),
         say("random_basis_control", "measurement", "In random bases the excess kurtosis stays within {tolerance:g} of the {target:.3f} of theory; the farthest is {value:.3f}.", close(worst, known, 0.05)),
     ]  # fmt: skip
-    for name, twin in twins.items():
-        k = twin["last stream"]
+    for name, of in twins.items():
+        k = of["last stream"]
         asked = max(0.1, 2 * k["gap_se"])
         found = k["gap"] >= asked
         verdict, test = ("some axes stand out", atleast) if found else ("a null result", atmost)
-        claims.append(say(f"axes_of_{name.lower()}", "measurement", "The {name} twin's last stream has an excess kurtosis of {own:.2f} in its own basis and {random:.2f} in random ones. With {asked:.2f} as the threshold for the difference: {verdict}.",
-                          test(k["gap"], asked), name=name, own=k["own"], random=k["random"], asked=asked, verdict=verdict))  # fmt: skip
+        claims.append(say(f"axes_of_{name.lower()}", "measurement", "The {twin} twin's last stream has an excess kurtosis of {own:.2f} in its own basis and {random:.2f} in random ones. With {asked:.2f} as the threshold for the difference: {verdict}.",
+                          test(k["gap"], asked), twin=name, own=k["own"], random=k["random"], asked=asked, verdict=verdict))  # fmt: skip
     return {"survives": table, "numbers": NUMBERS, "twins": twins, "kurtosis_theory": known}, claims
 
 
@@ -313,14 +309,14 @@ def compute(cfg):
     """All numbers of the chapter, from its config alone."""
     held_out = corpus.heldout_windows(cfg.windows, length=cfg.length)
     tokens, doc = torch.from_numpy(held_out.tokens), torch.from_numpy(held_out.doc)
-    gen = torch.Generator().manual_seed(cfg.seed)
-    pair, pair_claims = measure_pair(cfg, tokens, doc, gen)
-    basis, basis_claims = measure_bases(cfg, tokens, doc, gen)
+    gen, pair = torch.Generator().manual_seed(cfg.seed), spine.heads_pair(zoo.load("attn-only-2l"))
+    writes, write_claims = measure_pair(pair, tokens, doc, gen)
+    basis, basis_claims = measure_bases(pair, tokens, doc, gen)
     models = {f"attn-only-{n}l": zoo.load(f"attn-only-{n}l") for n in range(3)}
     data, missed = bigram.study(models, corpus.train_tokens(), cfg.counted, cfg.seed)
     zero, one, two = (table["loss"] for table in data["tables"].values())
     table = data["tables"]["attn-only-0l"]
-    return pair | basis | data | {"claims": pair_claims + basis_claims + [
+    return writes | basis | data | {"claims": write_claims + basis_claims + [
         say("bigram_identity", "identity", "On {n} training tokens, run and counted: loss minus the entropy of pairs is the mean divergence from the text's table, to {limit:g} nats.", bound(missed, 1e-5), n=data["run_on"]),
         say("between_the_entropies", "measurement", "On all training tokens the zero-layer loss is {value:.3f} nats, between the entropies of pairs, {low:.3f}, and of single tokens, {high:.3f}.", between(zero, data["H2"], data["H1"])),
         say("rows_are_bigrams", "measurement", "Over {n} frequent pairs the model's log-probabilities correlate with the text's at {value:.3f}; {bound} was asked. Its likeliest next token is the text's own for {same:.0%} of tokens.", atleast(table["correlation"], 0.9), n=table["pairs"], same=table["same_best"]),
@@ -365,7 +361,7 @@ gallery.stream_virtual_weights(r)
 show(r, "stream.no_stream_basis", "stream.mlp_basis")
 
 # %% [markdown] tags=["extension"]
-# **Predict:** two twins, same text and size, one trained with Adam alone and one with SGD and momentum alone. Whose coordinates stand out? Caples and Neuhaus saw strong outliers with Adam and none with SGD, in TinyStories models of 12 million parameters with LayerNorm. Ours are far smaller and have no norm, so a null result would not contradict them.
+# **Predict:** two twins of one size, one trained with Adam alone and one with SGD and momentum alone. Adam learns faster, so it was stopped where its twin arrived. Whose coordinates stand out? Caples and Neuhaus saw strong outliers with Adam and none with SGD, in TinyStories models of 12 million parameters with LayerNorm. Ours are far smaller and have no norm, so a null result would not contradict them.
 
 # %%
 show(r, "stream.adam_sees_axes", "stream.twins_are_comparable", "stream.random_basis_control", "stream.axes_of_adam", "stream.axes_of_sgd")  # fmt: skip
@@ -394,7 +390,7 @@ plots.table([{"change": n} | row for n, row in words.items()])
 # %% [markdown]
 # **What would change our mind?** A part of the stream that is not in the list. A last-layer head whose direct and total effects differ. A rotation that moves a logit. Outlier coordinates that survive a random basis.
 #
-# **What we simplified.** No LayerNorm: with it a part's share depends on a scale set by all parts, and only rotations that fix the all-ones direction are free. Zero and mean ablation put the model where it has never been. The twins are one seed each. Plug-in entropies belong to the text that was counted.
+# **What we simplified.** No LayerNorm: with it a part's share depends on a scale set by all parts, and only rotations that fix the all-ones direction are free. Zero and mean ablation put the model where it has never been. The twins are one seed each, and equal loss means unequal training: the SGD twin saw more text. Plug-in entropies belong to the text that was counted.
 #
 # **Further reading.** Elhage et al. 2021, *A Mathematical Framework for Transformer Circuits*. Elhage et al. 2023, *Privileged Bases in the Transformer Residual Stream*. Caples and Neuhaus 2024, *Adam Optimizer Causes Privileged Basis in Transformer LM Residual Stream*. McGrath et al. 2023, *The Hydra Effect* (direct and total effect).
 #

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from circuitbook import corpus, curves, gallery, gauge, heads, plots, probe, scan, shapes
-from circuitbook import tokenizer, zoo
+from circuitbook import corpus, gallery, gauge, heads, plots, probe, scan, shapes, tokenizer, zoo
 from circuitbook.check import check
-from circuitbook.claims import all_of, atleast, atmost, claim, close, equal, show
+from circuitbook.claims import all_of, atleast, atmost, claim, close, show
+from circuitbook.gallery.ch02 import copying_rows, token_table
 from circuitbook.paths import device, quick
 from circuitbook.results import bound, measured
 
@@ -34,6 +34,7 @@ model, words = zoo.load("attn-only-2l"), tokenizer.load()
 x = model.W_E[words.token(" Sally")]
 print("QK: two rows in, one number out; shape", tuple((x @ model.QK[0, 0].AB @ x).shape))
 print("OV: one row in, one row out; shape    ", tuple((x @ model.OV[0, 0].AB).shape))
+
 
 # %% tags=["exercise", "core"]
 # exercise: 02.qk_score points=1 minutes=5 difficulty=1
@@ -55,6 +56,7 @@ check("02.qk_score", qk_score)
 # The numbers inside a head are a private language. Take any invertible matrix $R$, translate on the way in and back on the way out, and nobody outside can tell. Such a freedom is called a *gauge*.
 # A number that changes with $R$ is about the language, not about the head. **Predict**: which of $\lVert W_V\rVert$, $\lVert W_VW_O\rVert$ and the attention pattern change?
 
+
 # %% tags=["save", "core"]
 def change_head_coordinates(W_Q, W_K, W_V, W_O, R):
     """(W_Q R)(W_K R^-T)^T = W_Q W_K^T and (W_V R)(R^-1 W_O) = W_V W_O for every invertible R.
@@ -68,8 +70,8 @@ def change_head_coordinates(W_Q, W_K, W_V, W_O, R):
 # %% [markdown] tags=["core"]
 # ## 3 · One source sends one message · core, 8 minutes
 # Stand at a source $j$. To each destination $i$ it sends $A_{ij}\,x_jW_{OV}$. The weight differs, the vector does not. So all writes that leave one source lie on one line.
-# A destination can ask for more or less of the message. It cannot ask for another one. Chapter 04 turns this into a bug that you can find in text.
-# To see it, `heads.writes_from` silences the values of every position but the chosen sources, and records what the head writes everywhere. Then we compare the two largest singular values.
+# A destination can ask for more or less of the message, never for another one. Chapter 04 turns this into a bug that you can find in text. To see it, `heads.writes_from` silences the values of every position but the chosen sources, and records what the head writes everywhere. Then we compare the two largest singular values.
+
 
 # %% tags=["save", "core"]
 def second_direction(writes):
@@ -97,6 +99,7 @@ check("02.source_writes", source_writes)
 # ## 4 · Spectra from small matrices · extension, 8 minutes
 # How many of its directions does a head use? Singular values say. For $M=LR$ with thin factors we never build $M$: two triangles of size $d_{head}$ hold all that is needed.
 # The **effective rank** is $(\sum\sigma^2)^2/\sum\sigma^4$. Ten equal singular values give ten; one giant gives one. We can also keep a few directions, drop the rest, and ask the model how much it minds.
+
 
 # %% tags=["save", "extension"]
 def thin_svd(left, right):
@@ -126,6 +129,7 @@ def keep_directions(left, right, keep):
 # Token tables are blind to position. In our models the positions $p_t$ are added to the inputs of queries and keys only, so each score has a part that no token can change: $p_tW_{QK}\,p_j^\top/\sqrt{d_{head}}$.
 # We read it by offset $t-j$: zero is the token itself, one is the token before.
 
+
 # %% tags=["save", "core"]
 def position_scores(W_Q, W_K, W_pos):
     """p_t W_QK p_j^T / sqrt(d_head) [..., pos, pos]: the part of a score that no token changes."""
@@ -140,6 +144,7 @@ def position_scores(W_Q, W_K, W_pos):
 # **The trick.** $T$ has a row for each token, but $T=AB$ with thin $A=W_EW_V$ and $B=W_OW_U$. If $ABx=\lambda x$ with $\lambda\ne0$, then $BA\,(Bx)=\lambda\,(Bx)$. So the nonzero eigenvalues are those of the small matrix $BA$.
 # **The trap.** Softmax cannot see $W_U+c\mathbf 1^\top$, but the eigenvalues can. Subtract from each row of $W_U$ its mean over the vocabulary first.
 # **The second look.** Eigenvalues speak about directions, not tokens. So we also ask each token: are you on top of your own row, or in its top-10? `scan` answers in chunks of rows. The whole table is never built.
+
 
 # %% tags=["exercise", "core"]
 # exercise: 02.copying_score points=4 minutes=20 difficulty=3
@@ -171,6 +176,7 @@ plots.table([{"head": k, **dict(zip(names, np.round(t, 2) + 0.0))} for k, t in t
 
 # %% [markdown] tags=["extension"]
 # Now fool it the other way round: a head that copies nearly every token while its score is strongly negative. Think of what one loud token can do. (10 minutes)
+
 
 # %% tags=["exercise", "extension"]
 # exercise: 02.fooling_head points=3 minutes=10 difficulty=3
@@ -207,13 +213,12 @@ class Config:
     shape_seeds: int = 2
 
 
-# fmt: off  (one number a line, one claim a few lines)
+# Not formatted: a line for each number, a few lines for each claim.
+# fmt: off
 def compute(cfg):
     """All numbers of the chapter, from its config alone."""
-    held_out, words, ROLES = corpus.heldout_windows(cfg.windows), tokenizer.load(), ("attn-only-1l", "attn-only-2l")
+    held_out, frequent, ROLES = corpus.heldout_windows(cfg.windows), heads.frequent_words(cfg.frequent), ("attn-only-1l", "attn-only-2l")
     tokens, doc = torch.from_numpy(held_out.tokens).to(device()), torch.from_numpy(held_out.doc)
-    counts = np.bincount(corpus.train_tokens(), minlength=words.vocab_size)
-    frequent = curves.frequent_words(counts, [words.text(t) for t in range(len(counts))], cfg.frequent)
     models = {role: zoo.load(role) for role in ROLES}
     two, exact = models["attn-only-2l"], zoo.load("attn-only-2l", dtype=torch.float64, center=False)
     W_E, W_U, planted = heads.planted_heads()
@@ -221,36 +226,175 @@ def compute(cfg):
     pair = heads.spine_pair(two, tokens[:4], repeated.to(device()))
     copying = {role: heads.copying_table(role, frequent) for role in (*ROLES, "gelu-1l")}
     telling = heads.telling_heads({role: copying[role] for role in ROLES})
-    read = {"copies most words": telling["copies most words"], "induction head": ("attn-only-2l", pair["induction"])}
+    one = zoo.load("attn-only-1l", dtype=torch.float64)
+    copier = int(np.argmax(copying["attn-only-1l"]["top10"]))
     line = [second_direction(heads.writes_from(exact, tokens[:1, :128], layer, at)) for layer in (0, 1) for at in ([20], [20, 21])]
     moves, products = gauge.survival(exact, tokens[:1, :48], change_head_coordinates)
     d = {
-        "controls": {name: heads.two_copying_tests(W_E, *head, W_U) for name, head in planted.items()},
+        "controls": {name: [round(x, 9) for x in heads.two_copying_tests(W_E, *head, W_U)] for name, head in planted.items()},
         "copying": copying,
-        "pair": pair,
+        "pair": pair | {"copier": copier},
         "offsets": {k: heads.offset_profiles(m, tokens[:4], position_scores(m.W_Q, m.W_K, m.W_pos), cfg.offsets) for k, m in models.items()},
         "spectra": {k: heads.spectra(m, thin_svd) for k, m in models.items()},
         "random": heads.random_spectra(two.cfg.d_model, two.cfg.d_head, thin_svd),
-        "ranks": {k: heads.rank_losses(m, tokens, doc, cfg.ranks, keep_directions) for k, m in models.items()},
+        "ranks": heads.rank_losses(two, tokens, doc, cfg.ranks, keep_directions),
         "two_sources": min(line[1].min(), line[3].min()),
         "hidden": {k: heads.hidden_share(m) for k, m in models.items()},
         "plane": {f"{k} {copying[k]['head'][i]}: {why}": heads.eigenvalue_pairs(models[k], i) for why, (k, i) in telling.items()},
-        "tables": {f"{k} {copying[k]['head'][i]}, {why}": heads.token_rows(models[k], *divmod(i, two.cfg.n_heads), frequent) for why, (k, i) in read.items()},
+        "tables": {"copier": heads.token_rows(one, *divmod(copier, 8), frequent), "induction": heads.token_rows(exact, *divmod(pair["induction"], 8), frequent)},
         "moves": {k: {q: m if m > 1e-8 else 0.0 for q, m in row.items()} for k, row in moves.items()},
         "shapes": shapes.compare((4, 8, 16), steps=cfg.shape_steps, seeds=cfg.shape_seeds),
     }
-    exactly = {"one_line": max(line[0].max(), line[2].max()), "products": products, "full_rank": max(x.pop("full_rank_error") for x in d["ranks"].values()),
-               "small": heads.small_against_dense(exact, *divmod(pair["induction"], two.cfg.n_heads))}
+    exactly = {"one_line": max(line[0].max(), line[2].max()), "products": products, "full_rank": d["ranks"].pop("full_rank_error"),
+               "small": heads.small_against_dense(exact, *divmod(pair["induction"], 8), frequent[:512])}
     return {"data": d, "claims": claims(d, moves, exactly, cfg)}
 
 
 def claims(d, moves, exactly, cfg):
     """The chapter's sentences. Errors of identities are judged here and not kept."""
-    one, two, pair, R, G, C, K = (*d["copying"].values(), 0)[0], d["copying"]["attn-only-2l"], d["pair"], *moves.values()
-    return []
+    one, two, pair, ranks = d["copying"]["attn-only-1l"], d["copying"]["attn-only-2l"], d["pair"], d["ranks"]
+    R, G, C, K = moves.values()
+    c, at, p, q, i = d["controls"], cfg.ranks.index(8), heads.PASS_SCORE, heads.PASS_TOP10, pair["induction"]
+    first = [heads.passes(t, h)[1] for t in (one, two) for h in range(len(t["head"])) if heads.passes(t, h)[0]]
+    passed = sum(all(heads.passes(one, h)) for h in range(len(one["head"])))
+    shifted = max(abs(a - b) for t in (one, two) for a, b in zip(t["as_trained"], t["shifted"]))
+    effective = {w: torch.cat([d["spectra"][k][f"{w}_rank"] for k in d["spectra"]]) for w in ("QK", "OV")}
+    gain = {w: (ranks[f"{w}_gain"][at], ranks[f"{w}_gain_se"][at]) for w in ("QK", "OV")}
+    profile, hidden, h = d["offsets"]["attn-only-2l"], torch.cat(list(d["hidden"].values())), pair["previous"]
+    shape = {n: np.mean(x) for n, x in d["shapes"].items()}
+    gap, seeds = max(shape.values()) - min(shape.values()), max(np.ptp(x) for x in d["shapes"].values())
+    return [
+        claim("qkov.controls", "Planted heads score as they must: the copier {copies:.2f}, its opposite {anti:.2f}, the turner {turns:.2f}, the random one {random:.2f}. But the head that copies three topics scores {topics:.2f} while {share:.0%} of its tokens are on top of their own row.",
+              label="measurement", values={"copies": c["copies"][0], "anti": c["anti-copies"][0], "turns": c["turns"][0], "random": c["random"][0], "topics": c["three topics"][0], "share": c["three topics"][1]},
+              holds=all_of(close(c["copies"][0], 1, 1e-6), close(c["anti-copies"][0], -1, 1e-6), close(c["turns"][0], 0, 1e-6), close(c["random"][0], 0, 0.3), atleast(c["three topics"][0], 0.9), atmost(c["three topics"][1], 0.2))),
+        claim("qkov.small_equals_dense", "In float64, chunks of rows and a small matrix give the dense table's top-10, own ranks, eigenvalues and copying score, to {limit:g}.", label="identity", holds=bound(exactly["small"], 1e-9)),
+        claim("qkov.head_gauge", "New head coordinates (condition {cond}) keep W_QK, W_OV, the pattern and the copying score to {limit:g}, and change the size of W_V by {size:.0%}.",
+              label="identity", values={"cond": 10, "limit": 1e-10, "size": R["size of W_V"]}, holds=all_of(bound(max(exactly["products"], R["attention pattern"], R["copying score, centred W_U"]), 1e-10), atleast(R["size of W_V"], 0.1))),
+        claim("qkov.one_message", "From one source, the second direction of every head's writes is at most {limit:g} of the first; from two sources it is at least {two:.3f}.",
+              label="identity", values={"limit": 1e-5, "two": d["two_sources"]}, holds=all_of(bound(exactly["one_line"], 1e-5), atleast(d["two_sources"], 1e-3))),
+        claim("qkov.blind_to_constant", "With W_U centred, adding `c 1ᵀ` to it moves no copying score by more than {limit:g}; without centring one head's score moves by {moved:.2f}.",
+              label="identity", values={"limit": 1e-8, "moved": shifted}, holds=all_of(bound(C["copying score, centred W_U"], 1e-8), atleast(shifted, 0.05))),
+        claim("qkov.stream_gauge", "New stream coordinates (condition {cond}) keep the logits and the copying score to {limit:g}, but move the size of W_OV by up to {size:.0%} and its effective rank by up to {rank:.0%}.",
+              label="identity", values={"cond": 10, "limit": 1e-8, "size": G["size of W_OV"], "rank": G["effective rank of W_OV"]}, holds=all_of(bound(max(G["logits"], G["copying score, centred W_U"]), 1e-8), atleast(G["size of W_OV"], 0.1), atleast(G["effective rank of W_OV"], 0.01))),
+        claim("qkov.query_constant", "A constant per query moves raw scores by up to {raw:.0%} of the largest and no pattern by more than {limit:g}. In token QK tables such constants hold between {low:.0%} and {high:.0%} of a head's energy.",
+              label="identity", values={"raw": K["raw attention score"], "limit": 1e-9, "low": hidden.min(), "high": hidden.max()}, holds=all_of(bound(K["attention pattern"], 1e-9), atleast(K["raw attention score"], 0.01))),
+        claim("qkov.full_rank", "Rebuilding all heads from all their singular directions moves no window's loss by more than {limit:g} nats.", label="identity", holds=bound(exactly["full_rank"], 1e-4)),
+        claim("qkov.spectra", "Effective ranks run from {q_low:.1f} to {q_high:.1f} for W_QK and from {o_low:.1f} to {o_high:.1f} for W_OV; Gaussian factors of this shape give {random:.1f}. None comes near one: {bound} was asked.",
+              label="measurement", values={"q_low": effective["QK"].min(), "q_high": effective["QK"].max(), "o_low": effective["OV"].min(), "o_high": effective["OV"].max(), "random": d["random"]["rank"]}, holds=atleast(min(x.min() for x in effective.values()), 2)),
+        claim("qkov.strongest_beat_random", "In all heads of `attn-only-2l` at once, the {rank} strongest directions of W_QK cost {qk:.2f} nats, of W_OV {ov:.2f}; as many drawn at random cost {qk_gain:.2f} ± {qk_se:.2f} and {ov_gain:.2f} ± {ov_se:.2f} more.",
+              label="intervention", values={"rank": 8, "qk": ranks["QK_strongest"][at], "ov": ranks["OV_strongest"][at], "qk_gain": gain["QK"][0], "qk_se": gain["QK"][1], "ov_gain": gain["OV"][0], "ov_se": gain["OV"][1]}, holds=all_of(*(atleast(m - 2 * e, 0) for m, e in gain.values()))),
+        claim("qkov.heads_needed", "Without any OV (no head writes) `attn-only-2l` loses {value:.2f} nats; without any QK (every head attends evenly) it loses {even:.2f}.",
+              label="intervention", values={"even": ranks["QK_strongest"][0]}, holds=atleast(ranks["OV_strongest"][0], 0.2)),
+        claim("qkov.previous_by_position", "Head {head} of `attn-only-2l` puts {text:.2f} of its attention on the previous token of a text; position alone would put {alone:.2f} there.",
+              label="measurement", values={"head": two["head"][h], "text": profile["text_previous"][h], "alone": profile["alone_previous"][h]}, holds=all_of(atleast(profile["text_previous"][h], 0.5), atleast(profile["alone_previous"][h], 0.5))),
+        claim("qkov.copying_heads", "{value} of {n} heads of `attn-only-1l` pass both copying tests: a score of {p} or more, and {q:.0%} or more of the frequent words in the top-10 of their own row.",
+              label="measurement", values={"n": len(one["head"]), "p": p, "q": q}, holds=atleast(passed, 1)),
+        claim("qkov.score_is_not_enough", "Of {n} heads of both models with a score of {p} or more, {value} fail the second test.", label="measurement", values={"n": len(first), "p": p}, holds=atleast(len(first) - sum(first), 1)),
+        claim("qkov.induction_head_copies", "The induction head {head} of `attn-only-2l` (prefix matching {prefix:.2f}) has a copying score of {score:.3f}; {top:.0%} of the frequent words are on top of their own row, {ten:.0%} in its top-10.",
+              label="measurement", values={"head": two["head"][i], "prefix": pair["prefix_score"], "score": two["score"][i], "top": two["top1"][i], "ten": two["top10"][i]}, holds=all_of(atleast(two["score"][i], p), atleast(two["top10"][i], q))),
+        claim("qkov.head_shapes", "The shape of heads matters at equal parameters: {few} heads reach {few_loss:.3f} nats a byte, {some} reach {some_loss:.3f}, {many} reach {many_loss:.3f}; the gap is {value:.1f} times the largest difference between seeds (asked: {bound}).",
+              label="conjecture", values={f"{w}{x}": v for w, n in zip(("few", "some", "many"), shape) for x, v in (("", n), ("_loss", shape[n]))}, holds=atleast(gap / max(seeds, 1e-9), 2)),
+    ]
 
 
 # fmt: on
-cfg = Config(windows=4, ranks=(0, 8), repeats=4, shape_steps=8, shape_seeds=1) if quick() else Config()
-STATISTIC = {f"ranks.*.{w}_{x}.*": ("statistic", f"ranks.*.{w}_{x}_se.*") for w in ("QK", "OV") for x in ("strongest", "random", "gain")}
-r = measured("02_qk_ov", compute, cfg)
+cfg = Config(windows=4, ranks=(0, 8), repeats=4, shape_steps=8) if quick() else Config()
+SE = {f"ranks.{w}_{x}.*": ("statistic", f"ranks.{w}_{x}_se.*") for w in ("QK", "OV") for x in ("strongest", "random", "gain")}  # fmt: skip
+CLOSE = {"copying.*.top1*": ("closed_form", 0.003), "copying.*.all1*": ("closed_form", 0.003), "shapes.*": ("closed_form", 0.05), "plane.*": ("closed_form", 1e-3)}  # fmt: skip
+r = measured("02_qk_ov", compute, cfg, kinds={**SE, **CLOSE})
+
+# %% [markdown] tags=["core"]
+# ## 8 · Do the scores tell the truth? · core, 4 minutes
+# First the heads that we built, then the identities. An identity that fails means broken code, not a surprising model.
+
+# %% tags=["core"]
+show(r, "qkov.controls", "qkov.small_equals_dense", "qkov.head_gauge", "qkov.one_message")
+gallery.control_heads(r)
+
+# %% [markdown] tags=["extension"]
+# ## 9 · How many directions does a head need? · extension, 8 minutes
+# **Predict**: what hurts the model more, heads that write nothing or heads that attend evenly? And which of the two, $W_{QK}$ or $W_{OV}$, can live with fewer directions?
+# The control: as many directions, drawn at random from the same head. Only the gap between the two curves says that the strong directions are the ones that matter.
+
+# %% tags=["extension"]
+show(r, "qkov.spectra", "qkov.full_rank", "qkov.heads_needed", "qkov.strongest_beat_random")
+gallery.spectra_and_rank(r)
+
+# %% [markdown] tags=["core"]
+# ## 10 · Position alone · core, 6 minutes
+# **Predict**: will a head that looks at the previous token need tokens at all? Bright squares are offsets that a head likes, on text and with positions alone.
+
+# %% tags=["core"]
+show(r, "qkov.previous_by_position")
+gallery.attention_by_offset(r)
+
+# %% [markdown] tags=["core"]
+# ## 11 · Token tables · core, 6 minutes
+# Six frequent words, drawn by a seed, not chosen by us. For each: its rank in its own OV row, what reading it raises most, and which keys it looks for as a query (QK row minus its mean). Position is not in this table.
+
+# %% tags=["core"]
+plots.table(token_table(r, "copier"))
+
+# %% [markdown] tags=["core"]
+# That was the head of `attn-only-1l` that copies most words. Here is the induction head of `attn-only-2l`. Its true queries and keys hold what first-layer heads wrote, so its token QK column is only a part of why it looks where it looks.
+
+# %% tags=["core"]
+plots.table(token_table(r, "induction"))
+
+# %% [markdown] tags=["core"]
+# Ask it about a word of your own. It must be one token, blank included.
+
+# %% tags=["core"]
+layer, head = divmod(r["pair"]["induction"], model.cfg.n_heads)
+table = scan.ov_factors(model.W_E, model.W_V[layer, head], model.W_O[layer, head], model.W_U)
+ids = scan.top_k(*table, 8, rows=[words.token(" Sally")]).ids[0].tolist()
+print("reading ␣Sally raises:", " · ".join(plots.token(words.text(i)) for i in ids))
+
+# %% [markdown] tags=["core"]
+# ## 12 · Who copies? · core, 10 minutes
+# **Predict**: how many of the eight heads of `attn-only-1l` have a score above 0.9? Will those heads put frequent words on top of their own rows?
+# The dashed lines are the pass marks, one for each test. A head with a tall first bar and low others is the three-topics head in real life: sets of tokens raise themselves, single tokens do not.
+
+# %% tags=["core"]
+show(r, "qkov.copying_heads", "qkov.score_is_not_enough", "qkov.induction_head_copies")
+gallery.copying_heads(r)
+
+# %% tags=["core"]
+gallery.eigenvalue_plane(r)
+
+# %% [markdown] tags=["extension"]
+# All heads in numbers, `gelu-1l` too. There the MLP stands between the heads and the logits, and the table shows the direct path only. The two last columns are the score without centring.
+
+# %% tags=["extension"]
+plots.table(copying_rows(r), digits=2)
+
+# %% [markdown] tags=["core"]
+# ## Does it survive? · core, 8 minutes
+# Four changes keep every next-token probability: head coordinates R, stream coordinates G, $W_U+c\mathbf1^\top$, a constant added to all scores of a query. **Predict** for each row of the figure which changes move it. Write your guess down, then run the cell.
+
+# %% tags=["core"]
+show(r, "qkov.blind_to_constant", "qkov.stream_gauge", "qkov.query_constant")
+gallery.survival_box(r)
+
+# %% [markdown] tags=["core"]
+# Print a moving number only together with the coordinates that it was measured in. Even the effective rank belongs to them. Rank, eigenvalues of closed loops, patterns and ranks within a row belong to the model.
+
+# %% [markdown] tags=["extension"]
+# ## Few wide heads or many narrow ones? · extension, 5 minutes
+# Width 256 can be spent as 4 heads of 64, 8 of 32, or 16 of 16, with the same number of parameters. We trained each for a few seconds on bytes of the course text: one layer, two seeds. **Read it as a rehearsal, not as an answer**: a hundred-odd steps at one size cannot say what a trained model prefers, and a shape may need other rates.
+
+# %% tags=["extension"]
+show(r, "qkov.head_shapes")
+gallery.head_shapes(r)
+
+# %% [markdown] tags=["core"]
+# ## What would change our mind, what we left out
+# **Change our mind**: a head with a high score *and* high top-1 share whose removal does not lower the logit of what it attends to (chapter 06 removes heads); or a previous-token head that loses its pattern on shuffled text.
+# **Simplified**: no LayerNorm and no biases, so the algebra is exact here and not in most published models. Tables take the stream as a bare embedding; in layer 1 it holds other heads' writes too. Spectra also carry the optimiser's hand: Muon pushes singular values together.
+# **Read on**: Elhage et al. 2021, *A Mathematical Framework for Transformer Circuits* (QK and OV circuits, eigenvalue test); Olsson et al. 2022 (copying in induction heads, arXiv 2209.11895); Eckart and Young 1936 (nearest matrix of lower rank).
+#
+# ## The pair so far
+# We follow one pair of heads through the course. What we now know of it are *measurements*: how much position alone makes the first look one back, and how well the second's OV circuit copies. Why the second looks where it looks, we do not know yet.
+
+# %% tags=["core"]
+show(r, "qkov.previous_by_position", "qkov.induction_head_copies")

@@ -88,7 +88,9 @@ def test_too_many_windows_and_nonsense():
             corpus.heldout_windows(n, length=length)
 
 
-def test_shared_runs_by_brute_force():
+@pytest.mark.parametrize("chunk", [1, 7, 100, 10_000])
+def test_shared_runs_by_brute_force(monkeypatch, chunk):
+    monkeypatch.setattr(corpus, "CHUNK", chunk)
     rng = np.random.default_rng(0)
     train, held = (rng.integers(0, 3, n).astype(np.uint16) for n in (400, 300))
     held[100:140] = train[50:90]

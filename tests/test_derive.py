@@ -9,7 +9,7 @@ import derive
 import nbformat
 import pytest
 
-from circuitbook import results
+from circuitbook import results, sources
 
 NAME = "98_toy"
 COURSE = derive.lessons(Path(__file__).resolve().parent.parent / "scripts")
@@ -94,6 +94,21 @@ def test_the_readme_has_its_tables(done):
     assert "| 98 | [A toy lesson](notebooks/98_toy.ipynb) | Part 0 | 5 minutes |" in text
     assert "| 98 | `toy.best` | measurement | yes | Head" in text
     assert text.startswith("# Toy\n") and text.endswith("\nend\n")
+
+
+def test_the_readme_can_have_times_and_sources(done):
+    path = done / "README.md"
+    for what in ("times", "sources"):
+        path.write_text(path.read_text() + f"<!-- derive:{what} -->\n<!-- /derive:{what} -->\n")
+    assert derive.main(["readme"]) == 0
+    assert "Not measured yet." in path.read_text()
+    for source in sources.SOURCES:
+        assert f"`{source.name}` {source.version} | {source.licence} |" in path.read_text()
+    kept = {"cores": 2, "chapters": {NAME: 12.4, "97_gone": 1.0}}
+    (done / "results" / "times.json").write_text(json.dumps(kept))
+    assert derive.main(["readme"]) == 0
+    assert "Measured on 2 cores in |" in path.read_text()
+    assert "| 98 | A toy lesson | 12 s |" in path.read_text() and "97_gone" not in path.read_text()
 
 
 # ---- drift --------------------------------------------------------------------------------------

@@ -1,13 +1,14 @@
-"""The README's tables are made of the lessons' heads and of the committed claims.
+"""The README's tables are made of the lessons' heads, the claims, the times and the sources.
 
 Each table stands between `<!-- derive:chapters -->` and `<!-- /derive:chapters -->`.
 """
 
+import json
 import re
 
 from _lesson import Lesson, LessonError
 
-from circuitbook import paths, results
+from circuitbook import measure, paths, results, sources
 
 
 def _table(header: list[str], rows: list[list[str]]) -> str:
@@ -42,15 +43,40 @@ def claims(lessons: list[Lesson]) -> str:
     return _table(["", "Claim", "Evidence", "Holds", "In words"], rows)
 
 
+def times(lessons: list[Lesson]) -> str:
+    """Seconds that each chapter's measurement took, as kept with the evidence."""
+    path = measure.times_path(accepted=True)
+    if not path.is_file():
+        return "Not measured yet."
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    rows = [
+        [lesson.number, lesson.title, f"{kept['chapters'][lesson.name]:.0f} s"]
+        for lesson in lessons
+        if lesson.name in kept["chapters"]
+    ]
+    return _table(["", "Chapter", f"Measured on {kept['cores']} cores in"], rows)
+
+
+def texts() -> str:
+    """Every pinned text source with its licence and whom it is by."""
+    header = ["Text", "Package", "Licence", "By"]
+    rows = [
+        [s.description, f"`{s.name}` {s.version}", s.licence, s.attribution]
+        for s in sources.SOURCES
+    ]
+    return _table(header, rows)
+
+
 def fill(text: str, lessons: list[Lesson]) -> str:
-    """The README's text with its tables as they should be."""
-    for name, table in (("chapters", chapters(lessons)), ("claims", claims(lessons))):
+    """The README's text with its tables as they should be; chapters and claims must be there."""
+    made = {"chapters": chapters, "claims": claims, "times": times, "sources": lambda _: texts()}
+    for name, table in made.items():
         start, end = f"<!-- derive:{name} -->", f"<!-- /derive:{name} -->"
+        if name in {"times", "sources"} and start not in text and end not in text:
+            continue
         if text.count(start) != 1 or text.count(end) != 1 or text.index(start) > text.index(end):
-            raise LessonError(
-                f"README.md needs the lines {start} and {end}, once and in this order"
-            )
+            raise LessonError(f"README.md needs {start} and {end}, once and in this order")
         pattern = f"{re.escape(start)}.*?{re.escape(end)}"
-        filled = f"{start}\n{table}\n{end}"
+        filled = f"{start}\n{table(lessons)}\n{end}"
         text = re.sub(pattern, lambda _, filled=filled: filled, text, flags=re.DOTALL)
     return text

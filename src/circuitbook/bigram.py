@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Integer
 from torch import Tensor
 
 from circuitbook import tokenizer
@@ -43,7 +43,7 @@ class Pairs(NamedTuple):
         return np.log(self.count) - np.log(rows[self.source])
 
 
-def count_pairs(tokens: Int[np.ndarray, "*windows length"], d_vocab: int) -> Pairs:
+def count_pairs(tokens: Integer[np.ndarray, "*windows length"], d_vocab: int) -> Pairs:
     """n(a, b) = number of places with a followed by b; pairs never cross from one row to the next.
 
     One sort of the pairs: memory 4 bytes each, no d_vocab x d_vocab table.
@@ -126,9 +126,7 @@ def agreement(pairs: Pairs, fitted: Fit, seen: int = 50) -> Agreement:
     return Agreement(float(correlation), int(often.sum()), float(same))
 
 
-def measured_loss(
-    model: Transformer, windows: Int[np.ndarray, "n length"], batch: int = 8
-) -> float:
+def run_loss(model: Transformer, windows: Integer[np.ndarray, "n length"], batch: int = 8) -> float:
     """The model's mean loss on windows by running it, with no counting: nats per prediction."""
     parts = torch.from_numpy(np.asarray(windows).astype(np.int64)).split(batch)
     return torch.cat([model(p, return_type="loss_per_token").double() for p in parts]).mean().item()
@@ -164,7 +162,7 @@ def top_rows(
 
 
 def study(
-    models: dict[str, Transformer], text: Int[np.ndarray, " n"], counted: int, seed: int
+    models: dict[str, Transformer], text: Integer[np.ndarray, " n"], counted: int, seed: int
 ) -> tuple[dict, float]:
     """(numbers, error of loss - H2 = mean KL) for direct paths as tables; the first has no layers.
 

@@ -42,6 +42,7 @@ __all__ = [
 
 SCHEMA = 1
 RUN = 48  # a held-out window that shares a run of this many tokens with training text is left out
+CHUNK = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,14 @@ def _shared_runs(held_out: np.ndarray, training: np.ndarray, run: int) -> np.nda
                 value = value * multiplier + tokens[k : len(tokens) - run + 1 + k] + np.uint64(1)
         return value
 
-    return np.isin(rolling(held_out.astype(np.uint64)), rolling(training.astype(np.uint64)))
+    wanted = rolling(held_out.astype(np.uint64))
+    in_order = np.unique(wanted)
+    found = []
+    for at in range(0, len(training) - run + 1, CHUNK):  # a piece at a time: hashes are four times
+        piece = rolling(training[at : at + CHUNK + run - 1].astype(np.uint64))  # as large as tokens
+        near = np.searchsorted(in_order, piece).clip(max=len(in_order) - 1)
+        found.append(np.unique(piece[in_order[near] == piece]))
+    return np.isin(wanted, np.concatenate(found))
 
 
 def _joined(texts: list[str], tok: Tokenizer) -> tuple[np.ndarray, np.ndarray]:

@@ -25,8 +25,8 @@ from circuitbook.weightfile import curves_path
 
 WINDOWS = 40
 PATTERN_WINDOWS, PATTERN_LENGTH = 8, 256
-SEQUENCES = 32
-FREQUENT = 1000  # repeated sequences are drawn from this many frequent word-like tokens
+SEQUENCES = 16
+FREQUENT = 500  # repeated sequences are drawn from this many frequent whole words
 TOKEN_STRIDE = 40  # every so many positions, one per-token loss is kept
 BIN = 16  # loss by index is kept as means over this many indices
 LOSSES_KEPT = 200

@@ -102,7 +102,9 @@ def _scripture(path: Path) -> Iterator[Document]:
 _PROSE = re.compile(r"^(docs?|master/docs)/.*\.(txt|rst)$")
 _NOT_PROSE = re.compile(r"(^|/)(_theme|locale|samples?|includes?|requirements[^/]*)(/|\.txt$)")
 _CODE = re.compile(r"^(src/twisted|django|sphinx|docutils|sympy)/.*\.py$")
-_NOT_CODE = re.compile(r"(^|/)(tests?|locale|benchmarks|writer_aux|_version\.py|conf|newsfragments)/")
+_NOT_CODE = re.compile(
+    r"(^|/)(tests?|locale|benchmarks|writer_aux|_version\.py|conf|newsfragments)/"
+)
 
 
 def _manuals_and_code(path: Path) -> Iterator[Document]:

@@ -142,7 +142,8 @@ class ChunkedLoss(torch.autograd.Function):
             xs, ts = x[a : a + ROW_CHUNK], targets[a : a + ROW_CHUNK, None]
             logits = xs @ w_u
             p = torch.softmax(logits, -1)
-            total -= p.gather(1, ts).float().log().sum()
+            # a probability that underflows to 0 counts as the smallest number there is
+            total -= p.gather(1, ts).float().clamp_min(2**-149).log().sum()
             p.scatter_add_(1, ts, torch.full_like(ts, -1, dtype=p.dtype))
             dx[a : a + ROW_CHUNK] = p @ w_u.T
             dw += (xs.T @ p).float()

@@ -35,9 +35,7 @@ def previous_token_score(
     Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits".
     """
     if pattern.shape[-1] < 3:
-        raise ValueError(
-            f"needs at least 3 positions, got a pattern of shape {tuple(pattern.shape)}"
-        )
+        raise ValueError(f"needs at least 3 positions, got a pattern {tuple(pattern.shape)}")
     return pattern.diagonal(offset=-1, dim1=-2, dim2=-1)[..., 1:].mean(-1)
 
 
@@ -48,9 +46,7 @@ def first_token_score(pattern: Float[Tensor, "*lead head pos pos"]) -> Float[Ten
     Source: Elhage et al. 2021 (induction heads rest on the first token when nothing matches).
     """
     if pattern.shape[-1] < 2:
-        raise ValueError(
-            f"needs at least 2 positions, got a pattern of shape {tuple(pattern.shape)}"
-        )
+        raise ValueError(f"needs at least 2 positions, got a pattern {tuple(pattern.shape)}")
     return pattern[..., 1:, 0].mean(-1)
 
 
@@ -123,9 +119,6 @@ def stripe_score(
 
     The layout is `published_batch("2x50", ...)`: position 0, then a block of `period` tokens twice.
     Second-copy queries are t = period+1 ... 2*period. Only the one key `period - 1` back counts.
-    (Some published code averages the whole diagonal from t = period-1 on. That adds two queries
-    before the second copy begins.)
-
     A fixed-offset head scores 1 here: this protocol cannot see the difference.
     Raises ValueError when the pattern is shorter than 2*period + 1.
     """
@@ -133,9 +126,7 @@ def stripe_score(
         raise ValueError(
             f"period {period} needs at least {2 * period + 1} positions, got {pattern.shape[-1]}"
         )
-    stripe = pattern.diagonal(
-        offset=-(period - 1), dim1=-2, dim2=-1
-    )  # entry i is query i + period-1
+    stripe = pattern.diagonal(offset=-(period - 1), dim1=-2, dim2=-1)  # i is query i + period-1
     return stripe[..., 2 : period + 2].mean(-1)
 
 
@@ -143,12 +134,12 @@ def stripe_score(
 
 
 class RepeatedBatch(NamedTuple):
-    """Sequences that hold one block twice, and where; `second - first` is the offset of each."""
+    """Sequences that hold one block several times; `second - first` is the offset of each."""
 
     tokens: Int[Tensor, "n pos"]
     first: Int[Tensor, "n block"]  # positions of the block's first copy
     second: Int[Tensor, "n block"]  # positions of the same tokens in the second copy
-    gap: Int[Tensor, " n"]  # filler tokens between the copies
+    gap: Int[Tensor, "n gaps"]  # filler tokens before each later copy
 
 
 def _distinct(vocab_ids: Tensor, n: int, length: int, generator: torch.Generator | None) -> Tensor:
@@ -161,48 +152,56 @@ def repeated_batch(
     vocab_ids: Int[Tensor, " pool"],
     n: int,
     *,
-    block: int = 32,
+    copies: int = 4,
+    block: int = 25,
     gap: tuple[int, int] = (16, 79),
     bos: int = 0,
     generator: torch.Generator | None = None,
 ) -> RepeatedBatch:
-    """Course protocol: BOS, a block, filler of jittered length, the block again, more filler.
+    """Course protocol: BOS, a block, then filler of jittered length and the block again, 3 times.
 
-    All tokens of a sequence except the second copy are distinct, so the queries of the second copy
-    are exactly the queries that have a match. The gap g (number of filler tokens between the
-    copies) runs over `gap` (both ends included) in a random order without repeats until all values
-    are used. The filler at the end fills all sequences to one length. So of n sequences at most
-    ceil(n / values) share a gap, and any fixed-offset head scores at most that share: 1/32 for n =
-    32. With `gap=(g, g)` the jitter is off and one such head scores 1.
+    This is the published 4 x 25 protocol with frequent tokens and a jittered gap. All tokens of a
+    sequence except the later copies are distinct, so the queries of the later copies are exactly
+    the queries that have a match. Each gap g (filler tokens before a copy) runs over `gap` (both
+    ends included) in a random order without repeats until all values are used, so no fixed offset
+    fits more than a few sequences. With `copies=2` a fixed-offset head scores at most 1/n_values
+    for n = n_values. With `gap=(g, g)` the jitter is off and one such head scores 1.
 
-    vocab_ids: distinct frequent tokens to draw from (without BOS), at least block + gap[1] of them.
-    The length is 1 + 2*block + gap[1]. The first copy begins at position 1 in every sequence.
+    vocab_ids: distinct frequent tokens to draw from (without BOS), at least
+    block + (copies - 1) * gap[1] of them; filler at the end brings all sequences to the length
+    1 + copies * block + (copies - 1) * gap[1]. The first copy begins at position 1.
     Raises ValueError for a pool too small, repeated ids, BOS in the pool, or an empty gap range.
-    Source: this course; the traps of a constant gap are shown beside it in chapter 06.
+    Source: Olsson et al. 2022 (4 x 25, no gap); the jitter is this course's.
     """
     low, high = gap
     pool = torch.as_tensor(vocab_ids).flatten().cpu()
-    if n < 1 or block < 2 or low < 0 or high < low:
+    if n < 1 or block < 2 or copies < 2 or low < 0 or high < low:
         raise ValueError(
-            f"needs n >= 1, block >= 2 and 0 <= gap[0] <= gap[1], got {n}, {block}, {gap}"
+            "needs n >= 1, copies >= 2, block >= 2 and 0 <= gap[0] <= gap[1], "
+            f"got {n}, {copies}, {block}, {gap}"
         )
     if pool.unique().numel() != pool.numel() or bool((pool == bos).any()):
         raise ValueError("vocab_ids must be distinct and must not hold the begin-of-sequence token")
-    if pool.numel() < block + high:
+    distinct = block + (copies - 1) * high
+    if pool.numel() < distinct:
         raise ValueError(
-            f"needs {block + high} distinct tokens (block + longest gap), got {pool.numel()}"
+            f"needs {distinct} distinct tokens (block + longest gaps), got {pool.numel()}"
         )
-    drawn = _distinct(pool, n, block + high, generator)  # [n, block + high]
+    drawn = _distinct(pool, n, distinct, generator)  # [n, distinct]: the block, then all filler
     n_values = high - low + 1
     rounds = [torch.randperm(n_values, generator=generator) for _ in range(-(-n // n_values))]
-    gaps = low + torch.cat(rounds)[:n]
-    # Position p holds, in order: BOS | block | g filler | block | the remaining filler.
-    p = torch.arange(2 * block + high).expand(n, -1)
-    start = block + gaps.unsqueeze(-1)  # second copy begins here, not counting BOS
-    column = torch.where(p < start, p, torch.where(p < start + block, p - start, p - block))
+    gaps = torch.cat(rounds)[:n]
+    shuffles = [torch.randperm(n, generator=generator) for _ in range(copies - 2)]
+    gaps = torch.stack([gaps, *(gaps[order] for order in shuffles)], dim=1)
+    gaps = low + gaps  # [n, copies - 1]
+    starts = torch.arange(1, copies) * block + gaps.cumsum(1)  # of later copies, BOS not counted
+    p = torch.arange(distinct + (copies - 1) * block).expand(n, -1)
+    begun = (p.unsqueeze(-1) >= starts.unsqueeze(1)).sum(-1)  # later copies begun up to p
+    latest = torch.cat([torch.zeros(n, 1, dtype=starts.dtype), starts], 1).gather(1, begun)
+    column = torch.where(p < latest + block, p - latest, p - begun * block)
     tokens = torch.cat([torch.full((n, 1), bos, dtype=drawn.dtype), drawn.gather(1, column)], 1)
     first = (1 + torch.arange(block)).expand(n, -1).contiguous()
-    return RepeatedBatch(tokens, first, 1 + start + torch.arange(block), gaps)
+    return RepeatedBatch(tokens, first, 1 + starts[:, :1] + torch.arange(block), gaps)
 
 
 PUBLISHED = {"4x25": (4, 25), "2x50": (2, 50)}  # protocol: copies, block
@@ -222,8 +221,7 @@ def published_batch(
     `prefix_matching_score` (all earlier copies count) and "2x50" with `stripe_score(.., 50)`.
     `first` and `second` are the positions of copies 1 and 2. The gap is 0.
 
-    A head that attends a fixed number of tokens back scores 1 on both. That is why the course
-    jitters the gap.
+    A head that attends a fixed number of tokens back scores 1 on both.
     Raises ValueError for an unknown protocol.
     Source: Olsson et al. 2022 (4 x 25); TransformerLens and ARENA tutorials (2 x 50).
     """
@@ -234,7 +232,7 @@ def published_batch(
     drawn = pool[torch.randint(pool.numel(), (n, block), generator=generator)]
     head = torch.full((n, 1), bos, dtype=drawn.dtype)
     first = (1 + torch.arange(block)).expand(n, -1).contiguous()
-    gaps = torch.zeros(n, dtype=torch.long)
+    gaps = torch.zeros(n, copies - 1, dtype=torch.long)
     return RepeatedBatch(torch.cat([head, drawn.repeat(1, copies)], 1), first, first + block, gaps)
 
 

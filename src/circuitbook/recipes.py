@@ -27,6 +27,7 @@ class Recipe:
     embed_std: float = 0.1
     steps: int = 4800
     windows: int = 8  # a step is this many windows of n_ctx tokens
+    clip: float = 0.0  # largest norm of the whole gradient; 0: no limit
     warmup: int = 50
     decay_share: float = 0.4
     precision: str = "bfloat16"
@@ -42,6 +43,8 @@ class Recipe:
         plain = asdict(self)
         plain["config"] = self.config.to_dict()
         plain["snapshots"] = list(self.snapshots)
+        if not self.clip:  # not said where not used
+            del plain["clip"]
         return plain
 
     def sha256(self) -> str:
@@ -60,12 +63,24 @@ def _main(n_layers: int, d_mlp: int = 0, **more: object) -> Recipe:
     return Recipe(config, snapshots=snapshot_steps(4800), **more)
 
 
+def _twin(optimizer: str, lr: float, steps: int) -> Recipe:
+    """One of a pair that differs in the optimiser alone. Clipping the whole gradient's norm keeps
+    SGD from diverging and commutes with rotations, so it favours no basis."""
+    config = Config(n_layers=2, d_model=128, n_heads=4, n_ctx=128)
+    return Recipe(
+        config, optimizer=optimizer, lr=lr, embed_std=0.3, steps=steps, windows=32, clip=1.0
+    )
+
+
 RECIPES: dict[str, Recipe] = {
     "attn-only-0l": _main(0),
     "attn-only-1l": _main(1),
     "attn-only-2l": _main(2),
     "gelu-1l": _main(1, 1024),
     "gelu-2l": _main(2, 1024),
+    # Adam needs fewer steps for the same loss; it stops where its twin arrives.
+    "twin-sgd": _twin("sgd", 1.0, 1800),
+    "twin-adam": _twin("adam", 0.003, 1800),
 }
 
 

@@ -160,8 +160,9 @@ def study(
 ) -> tuple[dict, dict[str, float]]:
     """(numbers, errors): prompts taken apart, writes on held-out text, direct and total effects.
 
-    errors: of the sum over parts; of the same sum with the position in it; of the reader's centred
-    and raw contributions under W_U + c 1^T; of total = direct for the pair's second head.
+    against: share of positions where a head's write has a cosine below -1/sqrt(d_model) with the
+    stream. errors: of the sum over parts; of the same sum with the position in it; of the reader's
+    centred and raw contributions under W_U + c 1^T; of total = direct for the pair's second head.
     """
     prompts, reader = name_prompts(), head_name(pair[1])
     parts, found = components(model, prompts.tokens), attribute(model, prompts)
@@ -173,15 +174,16 @@ def study(
     text = components(model, tokens)
     write = text.writes[reader]
     direct = window_loss(model, tokens, text.last - write + write.mean(0))
+    chance = compose.random_baseline(model.cfg.d_model)
     effects = {kind: head_effects(model, tokens, doc, kind)._asdict() for kind in ("zero", "mean")}
     stats = [{n: [x.mean(), x.std() / len(x) ** 0.5] for n, x in d.items()} for d in found]
     numbers = {
         **dict(zip(("centred", "named", "fall"), stats, strict=True)),
         "pair": [head_name(h) for h in pair],
-        "cosine": {n: text.overlap(n)[:, 1:].mean() for n in found.fall},
+        "against": {n: (text.overlap(n)[:, 1:] < -chance).double().mean() for n in found.fall},
         "effects": effects,
         "virtual": key_scores(model),
-        "chance": compose.random_baseline(model.cfg.d_model),
+        "chance": chance,
     }
     return numbers, {
         "sum": relative_change(parts.last, total),

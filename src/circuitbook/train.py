@@ -185,6 +185,8 @@ class Run:
         dtype = getattr(torch, self.rec.precision)
         loss = fast.loss(self.rec.config, self.params, inputs, targets, self.w_pos, dtype)
         loss.backward()
+        if self.rec.clip:
+            torch.nn.utils.clip_grad_norm_(list(self.params.values()), self.rec.clip)
         for optimizer in self.optimizers:
             optimizer.step()
         self.step += 1
@@ -197,6 +199,11 @@ class Run:
             path = snapshot_path(self.folder, self.step)
             path.parent.mkdir(parents=True, exist_ok=True)
             _replace(path, lambda scratch: save_file(self.half(), scratch))
+
+
+def text_sha256(tokens: np.ndarray) -> str:
+    """The sha256 of a stream of tokens; that of the course text is `corpus.corpus_sha256()`."""
+    return hashlib.sha256(np.ascontiguousarray(tokens)).hexdigest()
 
 
 def _progress(name: str, state: Run, done: int, elapsed: float) -> str:
@@ -219,8 +226,7 @@ def run(
     Raises:
         FloatingPointError: the loss is not a number; the checkpoint before it is kept.
     """
-    text = hashlib.sha256(np.ascontiguousarray(tokens)).hexdigest()
-    state = Run(rec, folder, device, text)
+    state = Run(rec, folder, device, text_sha256(tokens))
     trouble = state.restore()
     if trouble or state.step:
         print(f"{name}: {trouble or 'goes on'}; from step {state.step:,}", flush=True)
@@ -260,17 +266,18 @@ def train_role(role: str, *, device: str = "cpu", force: bool = False) -> None:
     if not force and up_to_date(role, rec, corpus_hash):
         print(f"{role}: up to date", flush=True)
         return
-    folder = paths.BUILD / "train" / role
+    folder, tokens = paths.BUILD / "train" / role, corpus.train_tokens()
     with only_one(folder):
         _clear_scratch(folder)
         if force:
-            finished = Run(rec, folder, text=corpus_hash)
+            finished = Run(rec, folder, text=text_sha256(tokens))
             finished.restore()
             if finished.step == rec.steps:
                 finished.checkpoint.unlink()
-        state = run(rec, corpus.train_tokens(), folder, device=device, name=role)
-        print(f"{role}: measuring {len(rec.snapshots)} snapshots", flush=True)
-        curves.write(role, rec, folder, state.losses)
+        state = run(rec, tokens, folder, device=device, name=role)
+        if rec.snapshots:
+            print(f"{role}: measuring {len(rec.snapshots)} snapshots", flush=True)
+            curves.write(role, rec, folder, state.losses)
         write_weights(role, state.half(), rec, corpus_hash)
         manifest_entry(role, rec, corpus_hash, seconds=round(state.seconds), device=device)
     print(f"{role}: done", flush=True)

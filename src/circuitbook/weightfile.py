@@ -10,7 +10,7 @@ import platform
 from pathlib import Path
 
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from circuitbook import paths
@@ -21,6 +21,11 @@ _ENTRY = {"sha256", "bytes", "recipe", "recipe_sha256", "corpus_sha256", "tokens
 
 class ManifestError(RuntimeError):
     """The manifest of the weights cannot be read; the message says what to do."""
+
+
+def short(path: Path) -> Path:
+    """The path as one types it inside the project."""
+    return path.relative_to(paths.ROOT) if path.is_relative_to(paths.ROOT) else path
 
 
 def weight_path(role: str) -> Path:
@@ -53,7 +58,7 @@ def read_manifest() -> dict[str, dict]:
             raise ValueError(f"an entry lacks one of {', '.join(sorted(_ENTRY))}")
     except (ValueError, AttributeError) as error:
         raise ManifestError(
-            f"{path} is damaged ({error}). Restore it: git checkout {path}"
+            f"{path} is damaged ({error}). Restore it with `git checkout {short(path)}`."
         ) from error
     return manifest
 
@@ -83,10 +88,22 @@ def write_weights(role: str, tensors: dict[str, Tensor], rec: Recipe, corpus_sha
         "licence": "CC BY 4.0",
     }
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    save_file(tensors, scratch, metadata=metadata)
-    scratch.chmod(0o644)  # safetensors makes files that only their owner can read
+    scratch.write_bytes(_with_metadata(save(tensors), metadata))
     os.replace(scratch, path)
     return path
+
+
+def _with_metadata(data: bytes, metadata: dict[str, str]) -> bytes:
+    """A safetensors file with metadata in sorted order: the same input gives the same bytes.
+
+    The library writes tensors in a fixed order, but several metadata keys in a random one.
+    The format: the header's length in 8 bytes, the header as JSON padded with blanks, the tensors.
+    """
+    length = int.from_bytes(data[:8], "little")
+    header = {"__metadata__": dict(sorted(metadata.items())), **json.loads(data[8 : 8 + length])}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text + data[8 + length :]
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -128,6 +145,8 @@ def up_to_date(role: str, rec: Recipe, corpus_sha256: str) -> bool:
 
 
 def _has_curves(role: str, rec: Recipe) -> bool:
+    if not rec.snapshots:  # nothing is kept along the way, so there is nothing to measure
+        return True
     try:
         return json.loads(curves_path(role).read_text())["recipe_sha256"] == rec.sha256()
     except (OSError, ValueError, KeyError, TypeError):

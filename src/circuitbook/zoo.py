@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,16 +31,11 @@ def roles() -> list[str]:
     return list(RECIPES)
 
 
-def _short(path: Path) -> Path:
-    """The path as one types it inside the project."""
-    return path.relative_to(paths.ROOT) if path.is_relative_to(paths.ROOT) else path
-
-
 def _entry(role: str) -> dict[str, Any]:
     """The manifest's entry of a known role."""
     recipe(role)
     path = weightfile.manifest_path()
-    mend = f"Restore it with `git checkout {_short(path)}`, or run `make weights`."
+    mend = f"Restore it with `git checkout {weightfile.short(path)}`, or run `make weights`."
     try:
         entry = weightfile.read_manifest().get(role)
     except weightfile.ManifestError as error:
@@ -60,7 +54,7 @@ def _checked(role: str) -> dict[str, torch.Tensor]:
             "Run with MODELS=course, the default."
         )
     known, path = recipe(role), weightfile.weight_path(role)
-    mend = f"Restore it with `git checkout {_short(path)}`"
+    mend = f"Restore it with `git checkout {weightfile.short(path)}`"
     train = f"train it with `python -m circuitbook.train {role}`"
     if not path.is_file():
         raise WeightsError(f"The weights of {role} are missing ({path}). {mend}, or {train}.")
@@ -126,7 +120,7 @@ def card(role: str) -> dict[str, Any]:
 def curves(role: str) -> dict[str, Any]:
     """What was measured at every snapshot of a role's training; see :mod:`circuitbook.curves`."""
     known, path = recipe(role), weightfile.curves_path(role)
-    mend = f"Restore them with `git checkout {_short(path)}`, or run `make weights`."
+    mend = f"Restore them with `git checkout {weightfile.short(path)}`, or run `make weights`."
     if not path.is_file():
         raise WeightsError(f"The training curves of {role} are missing ({path}). {mend}")
     try:
@@ -143,3 +137,34 @@ def curves(role: str) -> dict[str, Any]:
 def n_parameters(role: str) -> int:
     """The number of trained parameters, embeddings included, from the config alone."""
     return sum(math.prod(shape) for shape in fast.shapes(recipe(role).config).values())
+
+
+def short_card(role: str) -> dict[str, int]:
+    """The lines of a model's card that a reader asks for first."""
+    entry = card(role)
+    config = entry["recipe"]["config"]
+    return {
+        "layers": config["n_layers"],
+        "width": config["d_model"],
+        "heads": config["n_heads"] if config["n_layers"] else 0,
+        "neurons": config["d_mlp"],
+        "parameters": n_parameters(role),
+        "training tokens": entry["tokens"],
+        "file (bytes)": entry["bytes"],
+        "training time (s)": entry["trained"]["seconds"],
+    }
+
+
+def thin_curves(role: str) -> dict[str, list]:
+    """The training curves of a role, reduced to the best head of each layer and pair."""
+    saved = curves(role)
+    rows = saved["snapshots"]
+    out = {"tokens": [row["step"] * saved["tokens_per_step"] for row in rows]}
+    for key in ("loss", "icl", "repeat_loss_drop", "repeat_rank_second"):
+        out[key] = [row[key] for row in rows]
+    for key in ("previous_token", "prefix_matching"):
+        if key in rows[0]:
+            out[key] = [[max(layer) for layer in row[key]] for row in rows]
+    if "k_composition" in rows[0]:
+        out["k_composition"] = [max(map(max, row["k_composition"])) for row in rows]
+    return out

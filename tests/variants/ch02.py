@@ -1,4 +1,4 @@
-"""Answers to the exercises of chapter 02: right ones in different hands, wrong ones of tired ones."""
+"""Answers to the exercises of chapter 02: right ones, and wrong ones that a tired person writes."""
 
 import numpy as np
 import torch

@@ -1,0 +1,180 @@
+"""Figures of chapter 01, drawn from its saved result alone."""
+
+from circuitbook import plots
+
+NORMAL_TAIL = 0.158655  # share of a normal distribution below minus one standard deviation
+
+
+@plots.figure
+def stream_contributions(r):
+    """What each part writes towards the right name, against the mean and against its rivals."""
+    centred, named = r["centred"], r["named"]
+    order = sorted(centred, key=lambda n: (not n.startswith("emb"), n))
+    top = max(named, key=lambda n: named[n][0])
+    total = sum(x for x, _ in centred.values())
+    writer, reader = r["pair"]
+    return plots.bars(
+        {
+            "above the mean of all words": [centred[n][0] for n in order],
+            "above the mean of rival names": [named[n][0] for n in order],
+        },
+        groups=order,
+        horizontal=True,
+        x_label="contribution to the right name's logit (logits)",
+        y_label="part of the stream",
+        title=f"Who writes the name? Mean over prompts; pair: {writer}, {reader}",
+        size=(8.0, 6.4),
+        alt=f"Two bars for each of {len(order)} parts. They sum to {total:.2f} logits above the "
+        f"mean word. Against rival names the largest is {top} with {named[top][0]:.2f}; {reader} "
+        f"writes {named[reader][0]:.2f} and {writer} {named[writer][0]:.2f}.",
+    )
+
+
+@plots.figure
+def stream_overlaps(r):
+    """Share of positions at which each head writes against the stream that it is added to."""
+    shares = {name.removeprefix("head "): x for name, x in r["against"].items()}
+    low, high = min(shares, key=shares.get), max(shares, key=shares.get)
+    return plots.bars(
+        shares,
+        baseline=NORMAL_TAIL,
+        x_label="head (layer.head)",
+        y_label="share of positions",
+        title="How often a head writes against the stream; dashed: random directions",
+        size=(8.0, 3.2),
+        alt=f"Share of positions where a head's write has a cosine below minus {r['chance']:.4f} "
+        f"with its stream: from {shares[low]:.0%} ({low}) to {shares[high]:.0%} ({high}); random "
+        f"directions {NORMAL_TAIL:.0%}.",
+    )
+
+
+@plots.figure
+def stream_effects(r):
+    """Direct against total effect of each head: on the prompts' name and on held-out loss."""
+    heads = list(r["against"])
+    effects, (writer, reader) = r["effects"]["mean"], r["pair"]
+    at = heads.index(writer)
+
+    def groups(direct, total):
+        out, words = {}, {}
+        for layer in sorted({n.split()[1].split(".")[0] for n in heads}):
+            mine = [i for i, n in enumerate(heads) if n.split()[1].startswith(f"{layer}.")]
+            out[f"layer {layer}"] = ([direct[i] for i in mine], [total[i] for i in mine])
+            words[f"layer {layer}"] = [
+                heads[i].removeprefix("head ") if heads[i] in (writer, reader) else "" for i in mine
+            ]
+        return out, words
+
+    def panel(direct, total, unit, title):
+        points, words = groups(direct, total)
+        return lambda ax: plots.scatter(
+            points,
+            labels=words,
+            diagonal=True,
+            ax=ax,
+            x_label=f"direct effect ({unit})",
+            y_label=f"total effect ({unit})",
+            title=title,
+        )
+
+    return plots.panels(
+        [
+            panel(
+                [r["centred"][n][0] for n in heads],
+                [r["fall"][n][0] for n in heads],
+                "logits",
+                "Name prompts, write removed",
+            ),
+            panel(effects["direct"], effects["total"], "nats", "Held-out text, write at its mean"),
+        ],
+        size=(10.0, 4.2),
+        alt=f"Each head's direct effect against its total effect, with the line of equality. Heads "
+        f"of the last layer lie on it. {writer}: {effects['direct'][at]:.3f} nats direct and "
+        f"{effects['total'][at]:.3f} total on held-out text.",
+    )
+
+
+@plots.figure
+def stream_virtual_weights(r):
+    """Virtual-weight scores from the heads of layer 0 into the keys of the last layer's heads."""
+    scores, (writer, reader) = r["virtual"], [n.removeprefix("head ") for n in r["pair"]]
+    flat = [x for row in scores for x in row]
+    here = scores[int(writer.split(".")[1])][int(reader.split(".")[1])]
+    rank = 1 + sum(x > here for x in flat)
+    return plots.heatmap(
+        scores,
+        x_ticks=[f"{reader.split('.')[0]}.{h}" for h in range(len(scores[0]))],
+        y_ticks=[f"0.{h}" for h in range(len(scores))],
+        colour_label="score (0 to 1)",
+        digits=3,
+        x_label="reader of keys (last layer)",
+        y_label="writer (layer 0)",
+        title=f"Virtual weights; random {r['chance']:.4f}; the pair is {writer} → {reader}",
+        size=(7.4, 4.6),
+        alt=f"Scores from {min(flat):.3f} to {max(flat):.3f}. The pair {writer} to {reader} has "
+        f"{here:.3f}, rank {rank} of {len(flat)}; random weights have {r['chance']:.4f}.",
+    )
+
+
+@plots.figure
+def stream_kurtosis(r):
+    """Excess kurtosis of the twins' streams in their own and in random bases."""
+    twins, theory = r["twins"], r["kurtosis_theory"]
+    places = [p for p in next(iter(twins.values())) if p != "loss"]
+    values, errors = {}, {}
+    for name, twin in twins.items():
+        for place in places:
+            for basis in ("own", "random"):
+                key = f"{name} twin, {place}, {basis}"
+                values[key], errors[key] = twin[place][basis], twin[place][f"{basis}_se"]
+    said = ", ".join(f"{key} {v:.2f}" for key, v in values.items())
+    return plots.bars(
+        values,
+        errors=errors,
+        horizontal=True,
+        baseline=theory,
+        x_label="excess kurtosis over coordinates (0: Gaussian)",
+        y_label="twin, place, basis",
+        title=f"Do coordinates stand out? Dashed: theory for random bases, {theory:.3f}",
+        size=(8.4, 3.8),
+        alt=f"Excess kurtosis, own basis beside random ones: {said}.",
+    )
+
+
+@plots.figure
+def stream_bigrams(r):
+    """Tables of pairs: log-probabilities against the text's, and losses between two entropies."""
+    tables, text = r["tables"], r["points"]["text"]
+    first, *_, last = tables
+    names = {first: "zero layers", last: "direct path, two layers"}
+
+    def scatter(ax):
+        plots.scatter(
+            {names[role]: (text, r["points"][role]) for role in (last, first)},
+            diagonal=True,
+            ax=ax,
+            x_label="log p(b | a) in the text (nats)",
+            y_label="log q(b | a) of the table (nats)",
+            title="400 frequent pairs",
+        )
+
+    def losses(ax):
+        heights = {f"{i} layers": t["loss"] for i, t in enumerate(tables.values())}
+        plots.bars(
+            heights, ax=ax, x_label="model", y_label="loss of W_E W_U as a table (nats)",
+            title="The direct path as a table of pairs",
+        )  # fmt: skip
+        for y, word in ((r["H1"], "entropy of single tokens"), (r["H2"], "entropy of pairs")):
+            ax.axhline(y, color="#555555", linestyle="--", linewidth=0.9)
+            ax.annotate(word, (-0.45, y), (0, 3), textcoords="offset points", fontsize=8)
+        ax.set_ylim(0, 1.12 * max(r["H1"], *heights.values()))
+
+    said = ", ".join(f"{i} layers {t['loss']:.2f}" for i, t in enumerate(tables.values()))
+    return plots.panels(
+        [scatter, losses],
+        size=(10.0, 4.2),
+        alt=f"Left: the zero-layer model's log-probabilities follow the text's (correlation "
+        f"{tables[first]['correlation']:.2f}); the two-layer direct path's less so "
+        f"({tables[last]['correlation']:.2f}). Right, loss as a table in nats: {said}; entropy of "
+        f"pairs {r['H2']:.2f}, of single tokens {r['H1']:.2f}.",
+    )

@@ -1,0 +1,29 @@
+"""What the lessons teach, by name: `from circuitbook.taught import copying_score`.
+
+Generated from the lessons in scripts/; do not edit.
+"""
+
+import importlib
+from typing import Any
+
+_HOME = {
+    "token_losses": "ch00",
+    "read_off": "ch01",
+    "readable_share": "ch01",
+    "polar": "ch01",
+    "UPDATES": "ch01",
+    "basis_gap": "ch01",
+    "excess_kurtosis": "ch01",
+    "change_head_coordinates": "ch02",
+    "second_direction": "ch02",
+    "thin_svd": "ch02",
+    "keep_directions": "ch02",
+    "position_scores": "ch02",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The taught object of this name, from the chapter that teaches it."""
+    if name not in _HOME:
+        raise AttributeError(f"no lesson teaches {name!r}; taught are {', '.join(_HOME)}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
