@@ -64,12 +64,12 @@ def change_hidden(model: Transformer, R: Float[Tensor, "d_mlp d_mlp"]) -> Transf
     if model.cfg.attn_only or model.cfg.gated or model.cfg.n_experts:
         raise ValueError("this change needs a plain MLP: W_in, a pointwise function, W_out")
     new = copy.deepcopy(model)
-    R = R.to(model.W_E)
+    R = R.to(model.W_E.device, torch.float64)
     for block in new.blocks:
-        block.mlp.W_in.copy_(block.mlp.W_in @ R)
-        block.mlp.W_out.copy_(torch.linalg.inv(R) @ block.mlp.W_out)
+        block.mlp.W_in.copy_(block.mlp.W_in.double() @ R)
+        block.mlp.W_out.copy_(torch.linalg.inv(R) @ block.mlp.W_out.double())
         if block.mlp.b_in is not None:
-            block.mlp.b_in.copy_(block.mlp.b_in @ R)
+            block.mlp.b_in.copy_(block.mlp.b_in.double() @ R)
     return new
 
 

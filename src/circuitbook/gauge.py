@@ -76,16 +76,16 @@ def change_stream(model: Transformer, G: Float[Tensor, "d_model d_model"]) -> Tr
     if model.cfg.norm != "none":
         raise ValueError("with LayerNorm only some rotations of the stream keep the function")
     new = copy.deepcopy(model)
-    G = G.to(model.W_E)
+    G = G.to(model.W_E.device, torch.float64)  # rounded once, at the end: float32 logits stay put
     back = torch.linalg.inv(G)
     for name, p in new.named_parameters():
         kind = name.rsplit(".", 1)[-1]
         if kind in ("W_E", "W_pos", *_WRITES):
-            p.copy_(p @ G)
+            p.copy_(p.double() @ G)
         elif kind in (*_READS, "W_U"):
-            p.copy_(back @ p)
+            p.copy_(back @ p.double())
     if model.cfg.pos_kind == "sinusoidal":
-        new.pos_embed.W_pos.copy_(model.W_pos @ G)
+        new.pos_embed.W_pos.copy_(model.W_pos.double() @ G)
     return new
 
 

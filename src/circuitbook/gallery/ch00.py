@@ -6,7 +6,16 @@ from functools import partial
 
 from circuitbook import plots
 
-MAIN = ("attn-only-0l", "attn-only-1l", "attn-only-2l", "gelu-1l", "gelu-2l")
+# The model without heads comes last, so that a model has one colour in every panel.
+MAIN = ("attn-only-1l", "attn-only-2l", "gelu-1l", "gelu-2l", "attn-only-0l")
+RUNGS = (
+    "whole model",
+    "cut its write to the query",
+    "cut its write to the value",
+    "cut another head's write to the key (worst)",
+    "cut its write to the key",
+    "remove it everywhere, run again",
+)
 
 
 @plots.figure
@@ -53,12 +62,13 @@ def evidence_ladder(r):
     """What is left of the induction head's prefix matching after each cut of the pair's edges."""
     rungs = r["ladder"]
     first, second = r["pair"]
-    parts = "; ".join(f"{name}: {value:.2f}" for name, value in rungs.items())
+    parts = "; ".join(f"{name}: {rungs[name]:.2f}" for name in RUNGS)
     return plots.bars(
-        dict(reversed(rungs.items())),
+        {name: rungs[name] for name in RUNGS},
         horizontal=True,
-        x_label=f"prefix-matching score of head 1.{second} (share of attention)",
-        y_label=f"what is done to head 0.{first}",
+        size=(9, 3.6),
+        x_label=f"prefix matching of head 1.{second} (share of attention)",
+        y_label=f"done to head 0.{first}",
         title="One edge carries the behaviour",
         alt=f"Prefix matching of head 1.{second} of attn-only-2l after each cut. {parts}.",
     )
@@ -79,7 +89,7 @@ def _curves(r, ax, key, roles, label, reduce=None):
 @plots.figure
 def growth(r):
     """Loss, head scores and the effect of a repeat against training tokens."""
-    deep = ("attn-only-1l", "attn-only-2l", "gelu-2l")
+    deep = MAIN[:-1]
     two = r["curves"]["attn-only-2l"]
     at = {
         name: next(

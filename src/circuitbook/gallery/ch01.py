@@ -88,8 +88,8 @@ def stream_effects(r):
             panel(effects["direct"], effects["total"], "nats", "Held-out text, write at its mean"),
         ],
         size=(10.0, 4.2),
-        alt=f"Each head's direct effect against its total effect, with the line of equality. Heads "
-        f"of the last layer lie on it. {writer}: {effects['direct'][at]:.3f} nats direct and "
+        alt=f"Each head's direct effect against its total effect, with the line of equality; the "
+        f"last layer lies on it. The pair's {writer}: {effects['direct'][at]:.3f} nats direct and "
         f"{effects['total'][at]:.3f} total on held-out text.",
     )
 
@@ -145,36 +145,40 @@ def stream_kurtosis(r):
 def stream_bigrams(r):
     """Tables of pairs: log-probabilities against the text's, and losses between two entropies."""
     tables, text = r["tables"], r["points"]["text"]
-    first, *_, last = tables
-    names = {first: "zero layers", last: "direct path, two layers"}
+    named = dict(zip(tables, ("no layer", "one layer", "two layers")))
+    first, *_, last = named
 
-    def scatter(ax):
+    def points(ax):
         plots.scatter(
-            {names[role]: (text, r["points"][role]) for role in (last, first)},
+            {named[role]: (text, r["points"][role]) for role in (last, first)},
             diagonal=True,
             ax=ax,
             x_label="log p(b | a) in the text (nats)",
-            y_label="log q(b | a) of the table (nats)",
-            title="400 frequent pairs",
+            y_label="log q(b | a) of the table W_E W_U (nats)",
+            title=f"{len(text)} frequent pairs",
         )
 
     def losses(ax):
-        heights = {f"{i} layers": t["loss"] for i, t in enumerate(tables.values())}
+        heights = {named[role]: table["loss"] for role, table in tables.items()}
         plots.bars(
-            heights, ax=ax, x_label="model", y_label="loss of W_E W_U as a table (nats)",
+            heights,
+            ax=ax,
+            x_label="model",
+            y_label="loss of W_E W_U as a table (nats)",
             title="The direct path as a table of pairs",
-        )  # fmt: skip
-        for y, word in ((r["H1"], "entropy of single tokens"), (r["H2"], "entropy of pairs")):
-            ax.axhline(y, color="#555555", linestyle="--", linewidth=0.9)
-            ax.annotate(word, (-0.45, y), (0, 3), textcoords="offset points", fontsize=8)
-        ax.set_ylim(0, 1.12 * max(r["H1"], *heights.values()))
+        )
+        for y, word in ((r["H1"], "entropy of\nsingle tokens"), (r["H2"], "entropy of\npairs")):
+            ax.axhline(y, color="#000000", linestyle="--", linewidth=1)
+            ax.annotate(word, (len(heights) - 0.5, y), (2, 4), textcoords="offset points")
+        ax.set_xlim(-0.6, len(heights) + 0.4)
+        ax.set_ylim(0, 1.2 * max(r["H1"], *heights.values()))
 
-    said = ", ".join(f"{i} layers {t['loss']:.2f}" for i, t in enumerate(tables.values()))
+    loss = ", ".join(f"{word} {tables[role]['loss']:.2f}" for role, word in named.items())
+    fit = ", ".join(f"{word} {tables[role]['correlation']:.2f}" for role, word in named.items())
     return plots.panels(
-        [scatter, losses],
+        [points, losses],
         size=(10.0, 4.2),
-        alt=f"Left: the zero-layer model's log-probabilities follow the text's (correlation "
-        f"{tables[first]['correlation']:.2f}); the two-layer direct path's less so "
-        f"({tables[last]['correlation']:.2f}). Right, loss as a table in nats: {said}; entropy of "
-        f"pairs {r['H2']:.2f}, of single tokens {r['H1']:.2f}.",
+        alt=f"Left: log-probabilities of frequent pairs in the table W_E W_U against the text; "
+        f"correlations: {fit}. Right: loss of the table in nats: {loss}; entropy of pairs "
+        f"{r['H2']:.2f}, of single tokens {r['H1']:.2f}.",
     )

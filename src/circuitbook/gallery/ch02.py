@@ -118,6 +118,11 @@ def attention_by_offset(r):
             **look,
         )
 
+    score = {
+        "signed": True,
+        "limit": 15,
+        "colour_label": "score − row mean\n(±15 and beyond: full)",
+    }
     look = {"limit": 0.3, "colour_label": "mean attention\n(0.3 and more: brightest)"}
 
     def line(ax):
@@ -133,13 +138,14 @@ def attention_by_offset(r):
             ax=ax,
         )
         ax.set_ylim(-0.04, 1.35)  # room for the legend
+        ax.set_xticks(range(0, len(two["text"][h]), 2))
         ax.legend(loc="upper right")
 
     return plots.panels(
         [
             heat("text", "Attention on held-out text", **look),
             heat("alone", "Attention, positions alone", **look),
-            heat("score", "Score of positions", signed=True, colour_label="score − row mean"),
+            heat("score", "Score of positions", **score),
             line,
         ],
         alt=f"Mean attention of the {len(names)} heads of the two-layer model by offset. "
