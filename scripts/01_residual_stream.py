@@ -235,7 +235,7 @@ class Config:
     """What defines this chapter's experiment."""
 
     windows: int = 8
-    length: int = 512
+    length: int = 256
     counted: int = 64  # training windows on which the model is run and its pairs are counted
     seed: int = 0
 
@@ -325,7 +325,7 @@ def compute(cfg):
 
 
 # %%
-cfg = Config(windows=4, length=256, counted=16) if quick() else Config()
+cfg = Config(windows=4, length=128, counted=16) if quick() else Config()
 kinds = dict.fromkeys(("pair.*", "survives.*", "tables.*.pairs", "top.*"), "exact")
 r = measured("01_residual_stream", compute, cfg, kinds=kinds)
 

@@ -204,7 +204,7 @@ check("02.fooling_head", fooling_head)
 class Config:
     """What defines this chapter's experiment."""
 
-    windows: int = 12
+    windows: int = 8
     ranks: tuple[int, ...] = (0, 1, 2, 4, 8, 16)
     offsets: int = 16
     frequent: int = 1000

@@ -163,7 +163,9 @@ def problem(lesson: Lesson, path: Path) -> str:
 
 def _environment(**more: str) -> dict[str, str]:
     fixed = {"DEVICE": "cpu", "RECOMPUTE": "0", "ACCEPT": "0", "PYTHONHASHSEED": "0"}
-    quiet = {"TQDM_DISABLE": "1", "MPLBACKEND": "agg", "PYTHONWARNINGS": "default"}
+    # tqdm wants widgets and says so when it is imported in a kernel; nobody shows a bar here.
+    warn = "default,ignore:IProgress not found"
+    quiet = {"TQDM_DISABLE": "1", "MPLBACKEND": "agg", "PYTHONWARNINGS": warn}
     return {**os.environ, **fixed, **quiet, "CIRCUITBOOK_ROOT": str(paths.ROOT), **more}
 
 

@@ -118,10 +118,13 @@ def agreement(pairs: Pairs, fitted: Fit, seen: int = 50) -> Agreement:
     if often.sum() < 3:
         raise ValueError(f"only {often.sum()} pairs occur {seen} times: lower `seen`")
     correlation = np.corrcoef(pairs.log_conditional()[often], fitted.log_q[often])[0, 1]
-    order = np.lexsort((pairs.target, -pairs.count, pairs.source))
-    source, first = np.unique(pairs.source[order], return_index=True)
-    best = pairs.target[order][first]
-    weight = np.bincount(pairs.source, pairs.count)[source]
+    source, start = np.unique(pairs.source, return_index=True)  # pairs are ordered by source
+    most = np.repeat(
+        np.maximum.reduceat(pairs.count, start), np.diff(start, append=len(pairs.count))
+    )
+    top = np.flatnonzero(pairs.count == most)
+    best = pairs.target[top[np.unique(pairs.source[top], return_index=True)[1]]]
+    weight = np.add.reduceat(pairs.count, start)
     same = (weight * (fitted.best[source] == best)).sum() / weight.sum()
     return Agreement(float(correlation), int(often.sum()), float(same))
 

@@ -81,6 +81,12 @@ def _ticks(ax: Axes, which: str, labels: Sequence[str] | None) -> None:
             text.set(rotation=60, ha="right", rotation_mode="anchor")
 
 
+def _legend(ax: Axes) -> None:
+    """Inside while it is short; beside the axes when it would cover the data."""
+    many = len(ax.get_legend_handles_labels()[0]) > 4
+    ax.legend(**({"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)} if many else {}))
+
+
 @_mark
 def lines(
     ax: Axes, series: Mapping[str, Any], *, x: Any = None, errors: Mapping[str, Any] | None = None,
@@ -113,7 +119,7 @@ def lines(
     if log_y:
         ax.set_yscale("log")
     if len(series) > 1:
-        ax.legend()
+        _legend(ax)
     return traces
 
 
@@ -234,7 +240,7 @@ def scatter(
     if diagonal:
         ax.axline((0, 0), slope=1, color="#555555", linestyle="--", linewidth=0.8)
     if len(groups) > 1:
-        ax.legend()
+        _legend(ax)
     return traces
 
 

@@ -87,8 +87,9 @@ def window_loss(
     model: Transformer, tokens: Int[Tensor, "batch pos"], last: Float[Tensor, "batch pos d_model"]
 ) -> Float[Tensor, " batch"]:
     """-log softmax(x W_U)[next token], mean over each window, for a last stream of our choice."""
-    log_p = model.unembed(model.ln_final(last))[:, :-1].log_softmax(-1)
-    return -log_p.gather(-1, tokens[:, 1:, None])[..., 0].mean(-1)
+    logits = model.unembed(model.ln_final(last[:, :-1]))  # [batch, pos - 1, d_vocab]
+    right = logits.gather(-1, tokens[:, 1:, None])[..., 0]
+    return (logits.logsumexp(-1) - right).mean(-1)
 
 
 class Effects(NamedTuple):

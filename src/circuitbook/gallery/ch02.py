@@ -1,5 +1,7 @@
 """Figures and tables of chapter 02: copying, spectra, offsets, and what survives a change."""
 
+import re
+
 import numpy as np
 from matplotlib.colors import ListedColormap
 
@@ -121,7 +123,7 @@ def attention_by_offset(r):
     score = {
         "signed": True,
         "limit": 15,
-        "colour_label": "score − row mean\n(±15 and beyond: full)",
+        "colour_label": "score − row mean\n(±15 and more: full)",
     }
     look = {"limit": 0.3, "colour_label": "mean attention\n(0.3 and more: brightest)"}
 
@@ -162,12 +164,16 @@ def attention_by_offset(r):
 def token_table(r, which):
     """The rows of one head's token tables, readable: for plots.table."""
 
+    def visible(text):
+        shown = re.sub("␣{4,}", lambda blanks: f"␣×{len(blanks[0])}", plots.token(text))
+        return shown if shown.isprintable() else shown.encode("unicode_escape").decode()
+
     def join(tokens):
-        return " ".join(plots.token(t) for t in tokens)
+        return " · ".join(map(visible, tokens))
 
     return [
         {
-            "token": plots.token(row["token"]),
+            "token": visible(row["token"]),
             "own rank": row["own_rank"],
             "reading it raises": join(row["raises"]),
             "as a query it looks for": join(row["looks_for"]),
