@@ -361,7 +361,7 @@ gallery.stream_virtual_weights(r)
 show(r, "stream.no_stream_basis", "stream.mlp_basis")
 
 # %% [markdown] tags=["extension"]
-# **Predict:** two twins of one size, one trained with Adam alone and one with SGD and momentum alone. Adam learns faster, so it was stopped where its twin arrived. Whose coordinates stand out? Caples and Neuhaus saw strong outliers with Adam and none with SGD, in TinyStories models of 12 million parameters with LayerNorm. Ours are far smaller and have no norm, so a null result would not contradict them.
+# **Predict:** two twins of one size, one trained with Adam alone and one with SGD and momentum alone. Both saw the same text in the same order. Whose coordinates stand out? Caples and Neuhaus saw strong outliers with Adam and none with SGD, in TinyStories models of 12 million parameters with LayerNorm. Ours are far smaller and have no norm, so a null result would not contradict them.
 
 # %%
 show(r, "stream.adam_sees_axes", "stream.twins_are_comparable", "stream.random_basis_control", "stream.axes_of_adam", "stream.axes_of_sgd")  # fmt: skip
@@ -390,7 +390,7 @@ plots.table([{"change": n} | row for n, row in words.items()])
 # %% [markdown]
 # **What would change our mind?** A part of the stream that is not in the list. A last-layer head whose direct and total effects differ. A rotation that moves a logit. Outlier coordinates that survive a random basis.
 #
-# **What we simplified.** No LayerNorm: with it a part's share depends on a scale set by all parts, and only rotations that fix the all-ones direction are free. Zero and mean ablation put the model where it has never been. The twins are one seed each, and equal loss means unequal training: the SGD twin saw more text. Plug-in entropies belong to the text that was counted.
+# **What we simplified.** No LayerNorm: with it a part's share depends on a scale set by all parts, and only rotations that fix the all-ones direction are free. Zero and mean ablation put the model where it has never been. The twins are one seed each, and their losses are near, not equal. Plug-in entropies belong to the text that was counted.
 #
 # **Further reading.** Elhage et al. 2021, *A Mathematical Framework for Transformer Circuits*. Elhage et al. 2023, *Privileged Bases in the Transformer Residual Stream*. Caples and Neuhaus 2024, *Adam Optimizer Causes Privileged Basis in Transformer LM Residual Stream*. McGrath et al. 2023, *The Hydra Effect* (direct and total effect).
 #

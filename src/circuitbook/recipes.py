@@ -78,7 +78,7 @@ RECIPES: dict[str, Recipe] = {
     "attn-only-2l": _main(2),
     "gelu-1l": _main(1, 1024),
     "gelu-2l": _main(2, 1024),
-    # Adam needs fewer steps for the same loss; it stops where its twin arrives.
+    # Same start, text and steps; chapter 01 asks that their losses be near.
     "twin-sgd": _twin("sgd", 1.0, 1800),
     "twin-adam": _twin("adam", 0.003, 1800),
 }
