@@ -85,7 +85,7 @@ def _run_slowly(folder):
     advance = train.Run.advance
 
     def slowly(self, tokens):
-        time.sleep(0.005)
+        time.sleep(0.03)  # 24 steps outlast the longest wait below
         return advance(self, tokens)
 
     train.Run.advance, train.CHECKPOINT_EVERY = slowly, 4
@@ -100,7 +100,7 @@ def test_killed_at_random_moments_and_resumed(tmp_path):
     for attempt in range(60):
         process = fork.Process(target=_run_slowly, args=(folder,))
         process.start()
-        process.join(timeout=rng.uniform(0.02, 0.5) if attempt < 59 else None)
+        process.join(timeout=rng.uniform(0.02, 0.4) if attempt < 59 else None)
         if process.exitcode == 0:
             break
         kills += process.is_alive()
