@@ -240,7 +240,7 @@ def test_init_is_seeded_flat_and_alone():
     assert all((a[n] == b[n]).all() for n in a) and not (a["embed.W_E"] == c["embed.W_E"]).all()
     zero = {n for n in a if not a[n].any()}
     assert {n.rsplit(".", 1)[1] for n in zero} == {"W_O", "W_out", "W_U", "b_in", "b_out"}
-    tokens = torch.randint(cfg.d_vocab, (2, 20))
+    tokens = torch.randint(cfg.d_vocab, (2, 20), generator=torch.Generator().manual_seed(0))
     loss = fast.loss(cfg, a, tokens, tokens, fast.sinusoid(cfg).float(), torch.float32)
     assert loss.item() == pytest.approx(math.log(cfg.d_vocab), abs=1e-5)
     assert a["blocks.0.attn.W_Q"].std().item() == pytest.approx(32**-0.5, rel=0.1)

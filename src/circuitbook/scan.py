@@ -25,7 +25,7 @@ from torch import Tensor
 with suppress(ModuleNotFoundError):  # annotations are text here
     from jaxtyping import Complex, Float, Int
 
-ROWS, COLUMNS = 512, 1024  # one float32 tile is 2 MB and stays in cache: product and reduction
+ROWS, COLUMNS = 1024, 1024  # one float32 tile is 4 MB and stays in the shared cache
 BLOCK = 16  # columns per block of `top_k`; small, since k blocks per row are computed twice
 
 Ids = Tensor | None
@@ -195,7 +195,7 @@ def self_rank(
     ids: T must be square over the vocabulary.
 
     Cost per entry: the product (2 d_head operations), one comparison and one addition. Memory: the
-    factors, a copy of B, and tiles of 2 MB. The result does not depend on `chunk`, ties included.
+    factors, a copy of B, and tiles of 4 MB. The result does not depend on `chunk`, ties included.
     """
     _check(A, B, chunk)
     if A.shape[0] != B.shape[1]:
