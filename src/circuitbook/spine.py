@@ -69,6 +69,33 @@ def heads_pair(model: Transformer, n: int = 32) -> tuple[cut.Head, cut.Head]:
     return (0, int(previous)), (last, int(matching))
 
 
+def other_protocols(
+    model: Transformer, head: cut.Head, words: Int[Tensor, " pool"], n: int
+) -> dict[str, float]:
+    """The head's prefix matching when repeats are made otherwise: one repeat, and as published.
+
+    "one repeat": two copies with a jittered gap. "4x25" and "2x50": the published protocols on the
+    same words, without a gap; a head that attends a fixed number of tokens back passes those two.
+    """
+    layer, index = head
+    name = f"blocks.{layer}.attn.hook_pattern"
+    generator = torch.Generator().manual_seed(0)
+    batches = {"one repeat": probe.repeated_batch(words, n, copies=2, generator=generator)}
+    for protocol in probe.PUBLISHED:
+        batches[protocol] = probe.published_batch(protocol, words, n, generator=generator)
+    scores = {}
+    for protocol, batch in batches.items():
+        tokens = batch.tokens.to(model.W_E.device)
+        _, cache = model.run_with_cache(tokens, names_filter=name)
+        pattern = cache[name]
+        if protocol == "2x50":
+            score = probe.stripe_score(pattern, probe.PUBLISHED[protocol][1])
+        else:
+            score = probe.prefix_matching_score(pattern, tokens)
+        scores[protocol] = score.mean(0)[index].item()
+    return scores
+
+
 def name_directions(
     model: Transformer, prompts: Prompts
 ) -> tuple[Float[Tensor, "n d_model"], Float[Tensor, "n d_model"]]:
