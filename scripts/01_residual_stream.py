@@ -63,8 +63,8 @@ def centred_contribution(write, W_U, token):
 check("01.centred_contribution", centred_contribution)
 
 # %% [markdown] tags=["core"]
-# ## 3 · Writes can erase (core, 3 minutes)
-# A write that points against the stream makes it shorter: something that was there is gone. The cosine of a write $w$ with the stream $x$ it is added to tells, $w \cdot x / (|w||x|)$. Between random directions of width $d$ it is about normal with a standard deviation of $1/\sqrt d$, so it lies below $-1/\sqrt d$ for one pair in six.
+# ## 3 · Writes can point against the stream (core, 3 minutes)
+# A write with a negative cosine takes away some of what the stream held in that direction. (The whole stream gets shorter only if $|w| < 2|x||\cos|$.) The cosine of a write $w$ with the stream $x$ it is added to tells, $w \cdot x / (|w||x|)$. Between random directions of width $d$ it is about normal with a standard deviation of $1/\sqrt d$, so it lies below $-1/\sqrt d$ for one pair in six.
 #
 # ## 4 · Direct and total effect (core, 4 minutes)
 # *Direct*: take one write out of the last stream, and change nothing else. *Total*: remove the write where it is made and run the rest again; later heads then read a poorer stream. In the last layer of an attention-only model nobody reads afterwards, so both must agree. The write is replaced by nothing (*zero*), or by its mean over the batch (*mean*), which keeps what all prompts share.
@@ -191,16 +191,16 @@ check("01.mean_kl", mean_kl)
 
 # %% [markdown] tags=["core"]
 # ## 9 · Two weight sets, one function (core, 15 minutes)
-# The best exercise of the chapter. Two people publish the weights of an attention-only model. The probabilities are equal on every prompt. Yet some of six printed numbers differ: the `"loss"`; the `"raw contribution"` and the `"centred contribution"` of a head's write to one logit; the `"virtual-weight score"` of a pair of heads; the `"size of W_V"` (Frobenius norm); the `"excess kurtosis"` of the stream. Which, and why?
+# Two people publish the weights of an attention-only model. The probabilities are equal on every prompt. Yet some of six printed numbers differ: the `"loss"`; the `"raw contribution"` and the `"centred contribution"` of a head's write to one logit; the `"virtual-weight score"` of a pair of heads; the `"size of W_V"` (Frobenius norm); the `"excess kurtosis"` of the stream. Which, and why?
 
 
 # %% tags=["exercise", "core"]
 # exercise: 01.which_numbers_move points=5 minutes=25 difficulty=4
 def which_numbers_move(change):
-    """The set of the names above whose number `change` alters, when its matrix is a general one.
+    """The set of the names above whose number `change` alters, for a general matrix: {"loss", …}.
 
     change: "rotated stream" (x → x G, G orthogonal), "stretched stream" (x → x G, G invertible),
-    "other head coordinates" (v → v R, q → q R, k → k R⁻ᵀ, R invertible), "shifted unembedding" (W_U → W_U + c 1ᵀ).
+    "other head coordinates" (v → v R, q → q R, k → k R⁻ᵀ, R invertible), "shifted unembedding" (W_U → W_U + c 1ᵀ, c a vector of d numbers).
     """
     # solution
     return {
@@ -298,8 +298,8 @@ def measure_bases(pair, tokens, doc, gen):
     for name, of in twins.items():
         k = of["last stream"]
         asked = max(0.1, 2 * k["gap_se"])
-        found = k["gap"] >= asked
-        verdict, test = ("some axes stand out", atleast) if found else ("a null result", atmost)
+        verdict = "heavier tails" if k["gap"] >= asked else "a null result"
+        test = atleast if name == "Adam" else atmost  # what Caples and Neuhaus would predict
         claims.append(say(f"axes_of_{name.lower()}", "measurement", "The {twin} twin's last stream has an excess kurtosis of {own:.2f} in its own basis and {random:.2f} in random ones. With {asked:.2f} as the threshold for the difference: {verdict}.",
                           test(k["gap"], asked), twin=name, own=k["own"], random=k["random"], asked=asked, verdict=verdict))  # fmt: skip
     return {"survives": table, "numbers": NUMBERS, "twins": twins, "kurtosis_theory": known}, claims
@@ -348,7 +348,7 @@ gallery.stream_overlaps(r)
 gallery.stream_effects(r)
 
 # %% [markdown] tags=["core"]
-# A head far from the diagonal works through others. **Predict:** its write is made for one reader. How much of it can that reader's keys see, if chance is one part in eight?
+# A head far from the diagonal works through others. **Predict:** how much of its write can the keys of the induction head see, if chance is one part in eight? And does only one reader see it?
 
 # %%
 show(r, "stream.readable", "stream.virtual_weights")

@@ -28,7 +28,7 @@ def loss_by_index(r):
         {role: ([8 + 16 * i for i in range(n)], bins) for role, bins in curves.items()},
         x_label="index of the predicted token (means over 16 tokens)",
         y_label="held-out loss (nats)",
-        title="Models with a second layer gain most from context",
+        title="A second layer helps most late in the window",
         alt=f"Loss against token index for five models. In the last bin: {ends} nats.",
     )
 
@@ -43,7 +43,8 @@ def head_map(r):
             groups[f"{role}, layer {layer}"] = (previous, prefix)
     first, second = r["pair"]
     pair = r["previous_token"]["attn-only-2l"][0][first]
-    match = r["prefix_matching"]["attn-only-2l"][1][second]
+    matches = r["prefix_matching"]["attn-only-2l"][1]
+    match, rest = sorted(matches)[-1:-3:-1]
     return plots.scatter(
         groups,
         x_label="previous-token score (share of attention)",
@@ -52,7 +53,7 @@ def head_map(r):
         alt=(
             f"Every head as a point. In attn-only-2l head 0.{first} puts {pair:.2f} of its "
             f"attention on the previous token and head 1.{second} matches prefixes with "
-            f"{match:.2f}; nearly all other heads lie near zero on both."
+            f"{match:.2f}; the next head of that model reaches {rest:.2f} on prefix matching."
         ),
     )
 
@@ -68,7 +69,7 @@ def evidence_ladder(r):
         horizontal=True,
         size=(9, 3.6),
         x_label=f"prefix matching of head 1.{second} (share of attention)",
-        y_label=f"done to head 0.{first}",
+        y_label=f"what is cut (its: head 0.{first})",
         title="One edge carries the behaviour",
         alt=f"Prefix matching of head 1.{second} of attn-only-2l after each cut. {parts}.",
     )
@@ -114,7 +115,7 @@ def growth(r):
         columns=2,
         title="The previous-token head comes first",
         alt=(
-            "Four curves against training tokens. In attn-only-2l the best previous-token score "
+            "Four panels against training tokens. In attn-only-2l the best previous-token score "
             f"passes 0.35 {moment('previous')} and the best prefix-matching score passes 0.2 "
             f"{moment('prefix')}."
         ),
