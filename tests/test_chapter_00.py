@@ -113,3 +113,12 @@ def test_figures_are_drawn_from_the_evidence_without_torch(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_claims_and_means_agree_with_the_rest_of_the_evidence(evidence):
+    """An edit of one number that keeps its own claim consistent contradicts the data beside it."""
+    data, found = evidence["data"], {c["id"]: c for c in evidence["claims"]}
+    claimed = found["models.2l_previous_token_head"]["test"]["value"]
+    assert claimed == max(data["previous_token"]["attn-only-2l"][0])
+    for role, saved in data["loss"].items():
+        assert abs(float(np.mean(saved["bins"])) - saved["mean"]) < 0.02, role

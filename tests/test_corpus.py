@@ -177,6 +177,7 @@ def test_a_killed_build_leaves_no_folder_and_the_next_one_clears_up(small, monke
     assert [name[:5] for name in seen(small)] == [".new-"], "nothing under the final name"
     monkeypatch.undo()
     monkeypatch.setenv("CIRCUITBOOK_ROOT", str(small.parent))
+    monkeypatch.delenv("CIRCUITBOOK_CACHE", raising=False)
     monkeypatch.setattr(corpus, "load_documents", small_text)
     assert seen(small) and corpus.prepare() and [n[:6] for n in seen(small)] == ["tokens"]
 
