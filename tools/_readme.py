@@ -16,6 +16,22 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in row) + " |" for row in lines)
 
 
+PLAN = {
+    "00": ("The models", "–"),
+    "01": ("Residual stream", "Part 1"),
+    "02": ("QK and OV", "Part 2"),
+    "03": ("Path expansion", "Part 3"),
+    "04": ("Skip-trigrams", "Part 4"),
+    "05": ("Composition", "Part 5"),
+    "06": ("Induction", "Part 6"),
+    "07": ("MLP neurons and in-context learning", "Part 7"),
+    "08": ("Superposition", "Part 7"),
+    "09": ("Sparse autoencoders and Aunt Sally", "Part 7"),
+    "10": ("Conditional paths", "beyond"),
+    "11": ("Circuit gallery", "beyond"),
+}
+
+
 def chapters(lessons: list[Lesson]) -> str:
     """Number, title, part of the series, reading time, exercises and their points."""
     rows = []
@@ -27,6 +43,13 @@ def chapters(lessons: list[Lesson]) -> str:
         rows.append(
             [lesson.number, link, head["Series"], head["Reading"], head.get("CPU", "–"), work]
         )
+    built = {lesson.number for lesson in lessons}
+    if "00" in built:  # the course itself, not a test's toy
+        rows += [
+            [number, f"{title} (planned)", part, "–", "–", "–"]
+            for number, (title, part) in PLAN.items()
+            if number not in built
+        ]
     return _table(["", "Chapter", "Series", "Reading", "CPU", "Exercises"], rows)
 
 
