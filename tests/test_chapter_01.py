@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 import torch
 from _lesson import read
+from small_model import TINY, gen, model_of, tokens_of
 
 from circuitbook import bases, bigram, claims, corpus, optim, paths, spine, stream, zoo
-from circuitbook.config import Config
-from circuitbook.model import Transformer
 
 ROOT = Path(__file__).resolve().parent.parent
 LESSON = read(ROOT / "scripts" / "01_residual_stream.py")
 DTYPES = [(torch.float32, 1e-5), (torch.float64, 1e-12)]
-TINY = Config(n_layers=2, d_model=16, n_heads=2, d_head=8, n_ctx=16, d_vocab=24)
 
 
 @pytest.fixture(scope="module")
@@ -28,24 +26,6 @@ def taught():
         if "save" in cell.tags:
             exec(compile(cell.source, f"cell {cell.index}", "exec"), names)
     return names
-
-
-def gen(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
-def model_of(config=TINY, dtype=torch.float64, seed=0, scale=3.0):
-    """A random model with weights large enough for its heads to matter; W_U centred."""
-    model = Transformer(config, seed=seed).to(dtype).requires_grad_(False)
-    for name, p in model.named_parameters():
-        p.mul_(scale) if "W_" in name else p.copy_(torch.randn(p.shape, generator=gen(seed)) * 0.1)
-    return model
-
-
-def tokens_of(config=TINY, n=3, length=10):
-    tokens = torch.randint(1, config.d_vocab, (n, length), generator=gen(3))
-    tokens[:, 0] = 0
-    return tokens
 
 
 def trained(role, dtype=torch.float32):
