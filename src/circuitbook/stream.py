@@ -145,7 +145,7 @@ def own_and_random(
     statistic: Callable[[Tensor], Tensor],
     doc: Int[Tensor, " window"],
     generator: torch.Generator,
-    n: int = 4,
+    n: int = 16,
 ) -> dict[str, float]:
     """A statistic of vectors in their own basis and in n random orthogonal ones, paired by window.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import platform
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from circuitbook import paths
 from circuitbook.recipes import Recipe
+from circuitbook.sources import file_sha256
 
 _ENTRY = {"sha256", "bytes", "recipe", "recipe_sha256", "corpus_sha256", "tokens", "trained"}
 
@@ -61,12 +61,6 @@ def read_manifest() -> dict[str, dict]:
             f"{path} is damaged ({error}). Restore it with `git checkout {short(path)}`."
         ) from error
     return manifest
-
-
-def file_sha256(path: Path) -> str:
-    """The sha256 of a file, in hexadecimal."""
-    with open(path, "rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def write_weights(role: str, tensors: dict[str, Tensor], rec: Recipe, corpus_sha256: str) -> Path:

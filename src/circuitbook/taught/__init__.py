@@ -19,6 +19,12 @@ _HOME = {
     "thin_svd": "ch02",
     "keep_directions": "ch02",
     "position_scores": "ch02",
+    "frozen_stream": "ch03",
+    "streams_by_order": "ch03",
+    "strongest_triples": "ch04",
+    "boosts": "ch04",
+    "fixed_offset_scores": "ch06",
+    "virtual_qk": "ch06",
 }
 
 

@@ -1,0 +1,160 @@
+"""A pair of heads in other coordinates: which of its numbers move, and how far.
+
+The stream may be written in any basis G. M1 G meets G^-1 M2, so their product stays, and with it
+all that the model does. The two norms under the score do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from circuitbook import bases, bilinear, compose, edges, gauge
+from circuitbook.bilinear import DIRECT
+from circuitbook.model import Transformer
+from circuitbook.pairs import Thin, reader, scores, virtual_eigenvalue_score, writer
+
+
+def stretch(one: Thin, two: Thin, condition: float = 10.0) -> Float[Tensor, " d_model"]:
+    """g with 1 <= g <= condition that makes ||M1 diag(g)|| ||diag(1/g) M2|| large: a low score.
+
+    M1 M2 itself does not move, so only the norms count. Coordinates where the writer is strong for
+    a reader that is weak there get the long unit; the best cut of that order is taken.
+    """
+    a = (torch.linalg.qr(one[0].double())[1] @ one[1].double()).square().sum(0)
+    b = (two[0].double() @ torch.linalg.qr(two[1].double().mT)[1].mT).square().sum(1)
+    order = (a / b).argsort(descending=True)
+    a, b, c = a[order], b[order], condition**2
+    size = (c * a.cumsum(0) + a.sum() - a.cumsum(0)) * (b.cumsum(0) / c + b.sum() - b.cumsum(0))
+    g = torch.ones_like(a)
+    g[order[: int(size.argmax()) + 1]] = condition
+    return g
+
+
+def largest_score(one: Thin, two: Thin) -> float:
+    """sup over all coordinates of the score = ||M1 M2|| / (sum of singular values of M1 M2).
+
+    ||M1 G|| ||G^-1 M2|| >= the nuclear norm of M1 M2, and `best_coordinates` reaches it. At least
+    1/sqrt(rank): every pair that composes at all has a high score in some coordinates.
+    """
+    left, right = torch.linalg.qr(one[0])[1], torch.linalg.qr(two[1].mT)[1].mT
+    s = torch.linalg.svdvals(left @ (one[1] @ two[0]) @ right)
+    return (s.square().sum().sqrt() / s.sum()).item()
+
+
+def best_coordinates(one: Thin, two: Thin) -> Float[Tensor, "d_model d_model"]:
+    """G with ||M1 G|| ||G^-1 M2|| = the nuclear norm of M1 M2: this pair's largest score.
+
+    M1 = X R and M2 = L Y (thin), X (R L) Y = P S Q^T. G = [L C, N] with R N = 0 gives M1 G =
+    [X R L C, 0] and G^-1 M2 = [C^-1 Y; 0]. C = (X R L)^-1 P sqrt(S) makes them P sqrt(S) and
+    sqrt(S) Q^T. Needs d_head columns that all reach each other (R L invertible). float64.
+    """
+    R, L = one[1].double(), two[0].double()
+    X, Y = torch.linalg.qr(one[0].double())[1], torch.linalg.qr(two[1].double().mT)[1].mT
+    P, S, _ = torch.linalg.svd(X @ R @ L @ Y)
+    C = torch.linalg.solve(X @ R @ L, P * S.sqrt())
+    N = torch.linalg.svd(R)[2][len(R) :].mT  # what the writer never writes to
+    LC = L @ C
+    size = torch.linalg.svdvals(LC).log().mean().exp()  # as long as the others, on average
+    return torch.cat([LC, size * N], 1)
+
+
+def other_coordinates(
+    model: Transformer, tokens: Int[Tensor, "n pos"], pair: tuple[int, int]
+) -> dict[str, Any]:
+    """The key scores of all pairs in three sets of coordinates of one model, in float64.
+
+    "stretched": a diagonal against the pair. "favoured": the best ones of the pair with the lowest
+    score. logits: the largest change of a logit, of the largest logit.  largest: the best score of
+    the pair, and of two heads with random weights.
+    """
+    h1, h2 = pair
+    before = scores(model).k
+    low = divmod(int(before.argmin()), model.cfg.n_heads)
+    one, two = writer(model, h1), reader(model, h2, "k")
+    changes = {
+        "stretched": torch.diag(stretch(one, two)),
+        "favoured": best_coordinates(writer(model, low[0]), reader(model, low[1], "k")),
+    }
+    models = {name: gauge.change_stream(model, G) for name, G in changes.items()}
+    logits = model(tokens)
+    draw = torch.randn(4, *one[0].shape, generator=torch.Generator().manual_seed(1)).double()
+    return {
+        "before": before,
+        **{name: scores(m).k for name, m in models.items()},
+        "low": list(low),
+        "logits": max(
+            (m(tokens) - logits).abs().max() / logits.abs().max() for m in models.values()
+        ),
+        "largest": largest_score(one, two),
+        "random_largest": largest_score((draw[0], draw[1].mT), (draw[2], draw[3].mT)),
+    }
+
+
+@torch.no_grad()
+def box_numbers(
+    model: Transformer,
+    tokens: Int[Tensor, " pos"],
+    pair: tuple[int, int],
+    rotated: Callable[..., Tensor],
+    key_shift: Float[Tensor, " d_head"] | None = None,
+) -> dict[str, Tensor]:
+    """What people print about a pair (writer, reader), for one window, W_U as it is.
+
+    `key_shift` is added to every key of the reader: a constant for each query.
+    """
+    h1, h2 = pair
+    eigenvalue = virtual_eigenvalue_score(model, h1, h2)
+    window = bilinear.take_apart(model, tokens)
+    r, w = edges.readers(model, window), window.parts[DIRECT + h1]
+    shift = 0.0 if key_shift is None else key_shift.to(r.k)
+    score = r.q[h2] @ (r.k[h2] + shift).mT / model.cfg.d_head**0.5
+    part = r.q[h2] @ (w @ model.W_K[1, h2]).mT / model.cfg.d_head**0.5
+    whole = bilinear.centre(score)
+    pattern, after = bilinear.causal(score), bilinear.causal(score - part)
+    one, two = writer(model, h1), reader(model, h2, "k")
+    other = rotated(*one, *two)
+    moved = pattern - after  # the cut's effect
+    v = model.W_V[1, h2]
+    return {
+        "logits": model.unembed(r.last),
+        "probabilities": model.unembed(r.last).softmax(-1),
+        "effect of the K-cut on the pattern": moved,
+        "effect of the V-cut on probabilities": model.unembed(
+            r.last - pattern @ (w @ v) @ model.W_O[1, h2]
+        ).softmax(-1),
+        "covariance share of the pair's term": (bilinear.centre(part) * whole).sum()
+        / whole.square().sum(),
+        "raw share of the pair's term": (part * score).tril().sum() / score.tril().square().sum(),
+        "eigenvalue score of the virtual table": torch.tensor(eigenvalue),
+        "K-composition score": compose.pair_scores(*(x[None] for x in (*one, *two)))[0, 0],
+        "score of the rotated product": torch.as_tensor(other),
+    }
+
+
+def survival(
+    model: Transformer,
+    tokens: Int[Tensor, " pos"],
+    pair: tuple[int, int],
+    rotated: Callable[..., Tensor],
+    seed: int = 0,
+) -> dict[str, dict[str, float]]:
+    """change of the weights -> quantity -> movement, of the largest value. For float64."""
+    generator, d = torch.Generator().manual_seed(seed), model.cfg
+    G = torch.diag(stretch(writer(model, pair[0]), reader(model, pair[1], "k")))
+    R = gauge.invertible(d.d_head, d.d_head, generator=generator)
+    c = torch.randn(d.d_model, generator=generator).to(model.W_E) * model.W_U.std()
+    k0 = torch.randn(d.d_head, generator=generator)
+    old = box_numbers(model, tokens, pair, rotated)
+    changed = {
+        "head coordinates R": bases.change_heads(model, R),
+        "stream coordinates G": gauge.change_stream(model, G),
+        "W_U + c 1ᵀ": bases.shift_unembed(model, c),
+    }
+    new = {k: box_numbers(m, tokens, pair, rotated) for k, m in changed.items()}
+    new["constant per query"] = box_numbers(model, tokens, pair, rotated, k0)
+    return {change: gauge.movement(old, numbers) for change, numbers in new.items()}

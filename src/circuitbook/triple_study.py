@@ -1,0 +1,323 @@
+"""The measurements of chapter 04: lists of triples, in text, in the running model, where they fail.
+
+Every list is made from the weights alone. The text that judges it is held out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Integer
+from torch import Tensor
+
+from circuitbook import gauge, heads, probe, scan, trigrams, triple_runs, triple_text
+from circuitbook.model import Transformer
+from circuitbook.trigrams import KINDS, Triples
+from circuitbook.triple_text import Contrast, Text, contrast, gain
+
+MEET = 5  # meetings of source and destination in held-out text that a row of the table needs
+
+
+class Listed(NamedTuple):
+    """One head's tables and its list of triples, with what the controls need (numpy, token ids)."""
+
+    head: trigrams.Head
+    triples: Triples
+    pairs: Integer[np.ndarray, "pairs 2"]  # distinct sources with their predicted-top output
+    controls: dict[int, np.ndarray]  # source -> sources of like frequency, from the same list
+
+
+def listed(
+    model: Transformer, head: int, counts: np.ndarray, text: Text, floor: int, k: int, length: int
+) -> Listed:
+    """The k strongest triples of a head, at most two a source, whose destination has a context.
+
+    floor: training count of every token.  A destination needs one held-out place with
+    length - 2 tokens before it, or the model could not be asked about it; so more than k are
+    searched for.
+    """
+    tables = trigrams.head_tables(model, 0, head, trigrams.frequent_tokens(counts, floor))
+    found = trigrams.search(tables, k + k // 2, per_source=2)
+    ids = found.destination.tolist()
+    can = {d: len(triple_runs.endings(text, d, length)) > 0 for d in set(ids)}
+    triples = found.take(torch.tensor([can[d] for d in ids], dtype=torch.bool))
+    triples = triples.take(torch.arange(min(k, len(triples.qk))))
+    sources = np.unique(triples.source.cpu().numpy())
+    at = torch.searchsorted(tables.ids, torch.from_numpy(sources).to(tables.ids))
+    top = scan.top_k(*tables.ov, 1, rows=at).ids[:, 0]
+    pairs = np.stack([sources, tables.ids[top].cpu().numpy()], 1)
+    near = triple_text.neighbours(counts[sources], wide=3)
+    return Listed(tables, triples, pairs, {int(s): sources[n] for s, n in zip(sources, near)})
+
+
+def _row(found: Contrast, columns: slice = slice(0, 1)) -> list[float]:
+    return list(gain(found, columns))
+
+
+def search_check(
+    model: Transformer, head: int, tokens: Int[Tensor, " n"], k: int, brute: Any
+) -> tuple[float, int]:
+    """(largest difference of the k best strengths from brute force, triples only signs keep out).
+
+    On the tables of a few tokens. `brute(QK, OV, k, positive=...)` as chapter 04 teaches it. The
+    second number counts the triples of its list without sign check whose QK is below its row mean.
+    """
+    at = 0, head
+    E, U = model.W_E[tokens], model.W_U[:, tokens]
+    qk = scan.qk_factors(E, model.W_Q[at], model.W_K[at])
+    ov = scan.ov_factors(E, model.W_V[at], model.W_O[at], U)
+    QK, OV = (f.A @ f.B for f in (qk, ov))
+    found = trigrams.search(trigrams.Head(qk, ov, torch.arange(len(tokens), device=E.device)), k)
+    strength = brute(QK, OV, k)[0]
+    again = QK[found.destination, found.source] * OV[found.source, found.output]
+    error = max((x - strength).abs().max().item() for x in (found.strength, again))
+    _, s, d, _ = brute(QK, OV, k, positive=False)
+    return error, int((QK[d, s] < 0).sum())
+
+
+def in_text(
+    found: Listed, text: Text, wanted: int, shuffles: int, seed: int
+) -> dict[str, dict[str, Contrast]]:
+    """Contrasts of a head: "triples" and "pairs" by arm.
+
+    pairs: the destinations are the `wanted` ones with the highest QK[d, s] of each source.
+    Columns of "true": the output; then `shuffles` shuffles of the outputs over the rows.
+    """
+    rng = np.random.default_rng(seed)
+    s, d, o = (x.cpu().numpy() for x in found.triples[:3])
+    ids = found.head.ids.cpu().numpy()
+    sources, top = found.pairs.T
+    columns = found.head.qk.A @ found.head.qk.B[:, np.searchsorted(ids, sources)]
+    mask = np.zeros((len(sources), text.d_vocab), dtype=bool)
+    best = columns.topk(min(wanted, len(ids)), 0).indices.T.cpu().numpy()
+    np.put_along_axis(mask, ids[best], True, 1)
+    out = {}
+    for name, (rows, where, output) in {
+        "triples": (s, list(d), o),
+        "pairs": (sources, list(mask), top),
+    }.items():
+        shuffled = [output[rng.permutation(len(output))] for _ in range(shuffles)]
+        outputs = np.stack([output, *shuffled], 1)
+        control = [found.controls[int(x)] for x in rows]
+        other = [where[i] for i in rng.permutation(len(where))]
+        out[name] = {
+            "true": contrast(text, rows, control, where, outputs),
+            "shuffled destination": contrast(text, rows, control, other, outputs[:, :1]),
+        }
+    return out
+
+
+def text_rows(by_head: Sequence[dict[str, dict[str, Contrast]]]) -> dict[str, dict[str, list]]:
+    """unit -> arm -> [value, low, high] for every head and, last, for all heads together."""
+    out: dict[str, dict[str, list]] = {}
+    for unit in ("triples", "pairs"):
+        arms = {arm: [h[unit][arm] for h in by_head] for arm in by_head[0][unit]}
+        arms = {arm: [*rows, sum(rows[1:], rows[0])] for arm, rows in arms.items()}
+        out[unit] = {arm: [_row(x) for x in rows] for arm, rows in arms.items()}
+        out[unit]["shuffled OV"] = [_row(x, slice(1, None)) for x in arms["true"]]
+        out[unit]["rates"] = [list(x.rates()) for x in arms["true"]]
+        out[unit]["places"] = [x.n for x in arms["true"]]
+    return out
+
+
+def in_model(
+    model: Transformer,
+    found: Listed,
+    head: int,
+    text: Text,
+    gaps: Sequence[int],
+    length: int,
+    seed: int,
+) -> dict[str, Any]:
+    """What the source does in the running model, by arm; one real context for each triple.
+
+    "sums": arm -> (sum of values, number of contexts) of every document, for `pooled`.
+
+    Values are changes of the output's centred logit when the token `gap` places before the
+    destination is replaced. "first": share of contexts where the head looks nowhere more than at
+    the source; "by_gap": the true arm, that share and the change, for each gap.
+    """
+    rng = np.random.default_rng(seed)
+    s, d, o = found.triples[:3]
+    n = len(s)
+    ends = triple_runs.contexts(text, d.cpu().numpy(), length, rng)
+    place = triple_runs.places_before(n, gaps, length)
+    control = torch.tensor([int(rng.choice(found.controls[int(x)])) for x in s])
+    other_ov, other = (torch.from_numpy(rng.permutation(n)) for _ in range(2))
+    swapped = triple_runs.Contexts(ends.tokens[other], ends.doc[other.numpy()])
+    asked = torch.stack([o, o[other_ov]], 1).cpu()
+
+    def change(tokens: Tensor, source: Tensor) -> triple_runs.Readout:
+        before = triple_runs.read(model, tokens, place, asked)
+        after = triple_runs.read(model, triple_runs.put(tokens, place, source), place, asked)
+        logit, log_prob, part = (a - b for a, b in zip(after[:3], before[:3], strict=True))
+        return triple_runs.Readout(logit, log_prob, part, *after[3:])
+
+    s = s.cpu()
+    true, drawn, moved = change(ends.tokens, s), change(ends.tokens, control), change(swapped[0], s)
+    values = {
+        "true": (true.logit[:, 0], ends.doc),
+        "shuffled OV": (true.logit[:, 1], ends.doc),
+        "shuffled destination": (moved.logit[:, 0], swapped.doc),
+        "random source": (drawn.logit[:, 0], ends.doc),
+        "true, log p": (true.log_prob[:, 0], ends.doc),
+        "true − random source": (true.logit[:, 0] - drawn.logit[:, 0], ends.doc),
+    }
+    sums = {
+        arm: tuple(np.bincount(doc, w, text.n_docs) for w in (x.double().cpu().numpy(), np.ones(n)))
+        for arm, (x, doc) in values.items()
+    }
+    out: dict[str, Any] = {k: list(triple_text.bootstrap(x[None], w)) for k, (x, w) in sums.items()}
+    gap = (length - 1 - place).numpy()
+    own = true.part[:, head, 0]
+    out |= {
+        "sums": sums,
+        "n": n,
+        "rises": (true.logit[:, 0] > 0).double().mean(),
+        "own_head": (own.sum() / true.logit[:, 0].sum()),
+        "first": true.first[:, head].mean(),
+        "attention": true.attention[:, head].mean(),
+        "by_gap": {
+            "first": [true.first[:, head][gap == g].mean() for g in gaps],
+            "change": [true.logit[:, 0][gap == g].mean() for g in gaps],
+        },
+    }
+    return out
+
+
+def pooled(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """All heads' rows of `in_model` together; documents are drawn once for all heads."""
+    out: dict[str, Any] = {}
+    for arm in rows[0]["sums"]:
+        x, w = (sum(row["sums"][arm][i] for row in rows) for i in (0, 1))
+        out[arm] = list(triple_text.bootstrap(x[None], w))
+    out["own_head"] = sum(r["own_head"] * r["true"][0] * r["n"] for r in rows) / sum(
+        r["true"][0] * r["n"] for r in rows
+    )
+    out["by_gap"] = {
+        k: np.mean([[float(x) for x in r["by_gap"][k]] for r in rows], 0) for k in rows[0]["by_gap"]
+    }
+    return out
+
+
+def readable(
+    lists: Sequence[Listed], names: Sequence[str], text: Text, each: int
+) -> tuple[dict[str, list[int]], list[dict[str, Any]]]:
+    """(kind -> triples of each head, rows of the table): `each` strongest of every kind, by rule.
+
+    Only triples whose source and destination meet MEET times or more in the held-out text, or there
+    would be nothing to compare with. One row for a source and for an output within a kind.
+    """
+    kinds: dict[str, list[int]] = {k: [0] * len(lists) for k in KINDS}
+    every = []
+    for h, found in enumerate(lists):
+        for s, d, o, qk, ov in zip(*(x.tolist() for x in found.triples), strict=True):
+            which = trigrams.kind(names[s], names[d], names[o])
+            kinds[which][h] += 1
+            every.append((which, qk * ov, h, s, d, o, qk, ov))
+    rows = []
+    for which in KINDS:
+        used: set[tuple[str, int]] = set()
+        for _, _, h, s, d, o, qk, ov in sorted(
+            (x for x in every if x[0] == which), key=lambda x: -x[1]
+        ):
+            if len(used) >= 2 * each:
+                break
+            if ("s", s) in used or ("o", o) in used:
+                continue
+            n, hits, n0, hits0, odds = triple_text.log_odds(text, s, d, o)
+            if n < MEET:
+                continue
+            used |= {("s", s), ("o", o)}
+            rows.append(
+                {
+                    "kind": which,
+                    "head": h,
+                    "triple": [names[s], names[d], names[o]],
+                    "qk": qk,
+                    "ov": ov,
+                    "with": [hits, n],
+                    "without": [hits0, n0],
+                    "log_odds": odds,
+                }
+            )
+    return kinds, rows
+
+
+def meetings(found: Listed, text: Text) -> int:
+    """How many of a head's listed triples have their source before their destination in the text
+    MEET times or more."""
+    s, d = (x.cpu().numpy() for x in found.triples[:2])
+    n = [(text.tokens[text.after(int(a))] == b).sum() for a, b in zip(s, d, strict=True)]
+    return int((np.asarray(n) >= MEET).sum())
+
+
+def induction_list(
+    model: Transformer,
+    windows: Int[Tensor, "window pos"],
+    words: Int[Tensor, " words"],
+    counts: np.ndarray,
+    names: Sequence[str],
+    floor: int,
+    k: int,
+) -> dict[str, Any]:
+    """Share of copying among the k strongest triples of the induction head's token tables.
+
+    words: what the head's prefix-matching score is measured on (course protocol).
+    "chance": the same share after every source got another source's output, mean over shuffles.
+    """
+    repeats = probe.repeated_batch(words, 8, generator=torch.Generator().manual_seed(0)).tokens
+    pair = heads.spine_pair(model, windows, repeats.to(model.W_E.device))
+    layer, head = divmod(pair["induction"], model.cfg.n_heads)
+    tables = trigrams.head_tables(model, layer, head, trigrams.frequent_tokens(counts, floor))
+    s, d, o = (x.tolist() for x in trigrams.search(tables, k, per_source=2)[:3])
+    rng = np.random.default_rng(0)
+
+    def share(outputs: Sequence[int]) -> float:
+        kinds = [trigrams.kind(names[a], names[b], names[c]) for a, b, c in zip(s, d, outputs)]
+        return kinds.count("copying") / len(kinds)
+
+    chance = np.mean([share([o[i] for i in rng.permutation(len(o))]) for _ in range(20)])
+    return {"head": f"{layer}.{head}", "n": len(s), "copying": share(o), "chance": chance}
+
+
+@torch.no_grad()
+def survival(
+    model: Transformer, triples: Triples, head: int, change_heads: Any, seed: int = 0
+) -> dict[str, dict[str, float]]:
+    """change -> quantity -> movement, for entries of given triples (`gauge`). float64, raw W_U.
+
+    The four changes of `gauge.survival`; the constant per query is a vector added to every key.
+    """
+    generator, d_head = torch.Generator().manual_seed(seed), model.cfg.d_head
+    R = gauge.invertible(*model.W_Q.shape[:2], d_head, d_head, generator=generator).to(model.W_E)
+    G = gauge.invertible(model.cfg.d_model, model.cfg.d_model, generator=generator)
+    c = torch.randn(model.cfg.d_model, 1, generator=generator).to(model.W_E) * model.W_U.std()
+    k0 = torch.randn(d_head, 1, generator=generator).to(model.W_E)
+    parts = change_heads(model.W_Q, model.W_K, model.W_V, model.W_O, R)
+    turned = gauge.with_weights(model, **dict(zip(("W_Q", "W_K", "W_V", "W_O"), parts)))
+    s, d, o = triples[:3]
+
+    def numbers(m: Transformer, shift: Float[Tensor, "d_head 1"] | float = 0.0) -> dict:
+        at, out = (0, head), {}
+        for name, centre in (("raw", False), ("centred", True)):
+            A, B = scan.qk_factors(m.W_E, m.W_Q[at], m.W_K[at], centre=False)
+            B = B + shift
+            B = B - B.mean(-1, keepdim=True) if centre else B
+            out[f"QK entry, {name}"] = (A[d] * B.T[s]).sum(-1)
+            A, B = scan.ov_factors(m.W_E, m.W_V[at], m.W_O[at], m.W_U, centre=centre)
+            out[f"OV entry, {name}"] = (A[s] * B.T[o]).sum(-1)
+            out[f"strength, {name}"] = out[f"QK entry, {name}"] * out[f"OV entry, {name}"]
+        return out
+
+    old = numbers(model)
+    new = {
+        "head coordinates R": numbers(turned),
+        "stream coordinates G": numbers(gauge.change_stream(model, G)),
+        "W_U + c 1ᵀ": numbers(gauge.with_weights(model, W_U=model.W_U + c)),
+        "constant per query": numbers(model, k0),
+    }
+    return {change: gauge.movement(old, x) for change, x in new.items()}
