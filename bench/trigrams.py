@@ -26,7 +26,8 @@ from collections.abc import Callable
 import torch
 from scan import peak_bytes, seconds  # bench/scan.py, beside this file
 
-from circuitbook import scan, trigrams
+from circuitbook import scan
+from circuitbook.skip_trigrams import trigrams
 
 D_MODEL, N_HEADS, D_HEAD = 512, 8, 64
 MAX_RATIO, MAX_BYTES = 2.0, 3e9

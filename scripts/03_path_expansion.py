@@ -16,9 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from circuitbook import corpus, expand, frozen, gallery, importance, pathchecks, plots, spine, zoo
+from circuitbook import corpus, gallery, plots, spine, zoo
 from circuitbook.check import check
 from circuitbook.claims import all_of, atleast, atmost, claim, close, equal, show
+from circuitbook.expansion import expand, frozen, importance, pathchecks
 from circuitbook.gallery.ch03 import strongest_rows
 from circuitbook.paths import device, quick
 from circuitbook.results import bound, measured

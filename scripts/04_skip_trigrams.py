@@ -3,7 +3,6 @@
 # Series: Part 4 · Reading: 80 minutes · CPU: 1 minute
 #
 # One layer of attention is a list of rules. Each rule names three tokens: *if this token stood somewhere before, and you stand on that one, expect a third*. In this chapter you search all of these rules. You read the strongest, and you test them in the running model and in text that it never saw. Then you find rules that the model wants and cannot have.
-#
 # **You will do**: search, read, test with controls, and find bugs by program.
 # **You will learn**: why scores must be centred before they are compared, why a good control lives in the same document, and what one message per source makes impossible.
 # **You need**: chapters 02 and 03. Sections marked *core* take about 53 minutes, *extension* about 28.
@@ -14,16 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from circuitbook import bug_pairs, copying, corpus, gallery, heads, plots, tokenizer, trigrams, zoo
-from circuitbook import triple_controls as controls
-from circuitbook import triple_runs as runs
-from circuitbook import triple_study as study
-from circuitbook import triple_text as texts
+from circuitbook import corpus, gallery, heads, plots, tokenizer, zoo
 from circuitbook.check import check
 from circuitbook.claims import all_of, atleast, atmost, claim, equal, show
 from circuitbook.gallery.ch04 import bug_table, kind_table, survival_table
 from circuitbook.paths import quick
 from circuitbook.results import bound, measured
+from circuitbook.skip_trigrams import bug_pairs, copying, trigrams
+from circuitbook.skip_trigrams import triple_controls as controls
+from circuitbook.skip_trigrams import triple_runs as runs
+from circuitbook.skip_trigrams import triple_study as study
+from circuitbook.skip_trigrams import triple_text as texts
 from circuitbook.taught.ch02 import change_head_coordinates
 
 # %% [markdown] tags=["core"]

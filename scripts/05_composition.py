@@ -109,7 +109,8 @@ def rotated_score(left_1, right_1, left_2, right_2):
     return torch.linalg.matrix_norm(turned) / (one.norm() * two.norm())
 
 
-SLIP_X, SLIP_Y = ((1.0, 2.0, 0.0), (0.0, 1.0, 1.0)), ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0))
+SLIP_X = ((1.0, 2.0, 0.0), (0.0, 1.0, 1.0))
+SLIP_Y = ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0))
 
 # %% tags=["core"]
 X, Y = torch.tensor(SLIP_X), torch.tensor(SLIP_Y)

@@ -15,23 +15,12 @@ from dataclasses import dataclass
 
 import torch
 
-from circuitbook import (
-    circuit,
-    corpus,
-    curves,
-    gallery,
-    handbuilt,
-    plots,
-    probe,
-    repeats,
-    spine,
-    trial,
-    zoo,
-)
+from circuitbook import corpus, curves, gallery, plots, probe, spine, zoo
 from circuitbook.check import check
 from circuitbook.claims import show
 from circuitbook.cut import cut_path
 from circuitbook.gallery.tables06 import evidence_rows, protocol_rows, removal_rows, survival_rows
+from circuitbook.induction import circuit, handbuilt, repeats, trial
 from circuitbook.paths import quick
 from circuitbook.results import measured
 from circuitbook.taught import change_head_coordinates

@@ -9,8 +9,9 @@ import pytest
 import torch
 from small_model import TINY, gen, model_of, tokens_of
 
-from circuitbook import cut, expand, frozen, importance, pathchecks, paths
+from circuitbook import cut, paths
 from circuitbook.claims import recheck
+from circuitbook.expansion import expand, frozen, importance, pathchecks
 
 ch03 = pytest.importorskip("circuitbook.taught.ch03", reason="run tools/derive.py taught")
 ROOT = Path(__file__).resolve().parent.parent

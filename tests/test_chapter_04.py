@@ -10,17 +10,10 @@ import pytest
 import torch
 from trigram_toys import a_text, gen, planted_model, slow_count, toy, trained
 
-from circuitbook import (
-    bug_pairs,
-    copying,
-    gauge,
-    paths,
-    trigrams,
-    triple_runs,
-    triple_study,
-)
+from circuitbook import gauge, paths
 from circuitbook.claims import recheck
-from circuitbook.triple_text import Text
+from circuitbook.skip_trigrams import bug_pairs, copying, trigrams, triple_runs, triple_study
+from circuitbook.skip_trigrams.triple_text import Text
 
 ch04 = pytest.importorskip("circuitbook.taught.ch04", reason="run tools/derive.py taught")
 ROOT = Path(__file__).resolve().parent.parent

@@ -9,8 +9,9 @@ import pytest
 import torch
 from small_model import gen, model_of
 
-from circuitbook import circuit, cut, handbuilt, paths, probe, repeats, spine
+from circuitbook import cut, paths, probe, spine
 from circuitbook.claims import recheck
+from circuitbook.induction import circuit, handbuilt, repeats
 
 ch06 = pytest.importorskip("circuitbook.taught.ch06", reason="run tools/derive.py taught")
 ROOT = Path(__file__).resolve().parent.parent
@@ -232,7 +233,7 @@ def test_trial_refuses_a_circuit_that_is_not_there():
     """The verdicts turn when the numbers do: the same data with the edges exchanged must fail."""
     import numpy as np
 
-    from circuitbook import trial
+    from circuitbook.induction import trial
 
     d = json.loads(evidence().read_text(encoding="utf-8"))["data"]
     d["moves"] = {

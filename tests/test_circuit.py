@@ -4,8 +4,9 @@ import pytest
 import torch
 from small_model import gen, model_of
 
-from circuitbook import circuit, cut, handbuilt, probe, repeats
+from circuitbook import cut, probe
 from circuitbook.config import Config
+from circuitbook.induction import circuit, handbuilt, repeats
 from circuitbook.taught import change_head_coordinates
 
 SMALL = Config(n_layers=2, d_model=16, n_heads=2, d_head=8, n_ctx=64, d_vocab=40)

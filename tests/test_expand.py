@@ -9,7 +9,8 @@ import pytest
 import torch
 from small_model import TINY, model_of, tokens_of
 
-from circuitbook import cut, expand, fold, importance, pathchecks
+from circuitbook import cut, fold
+from circuitbook.expansion import expand, importance, pathchecks
 
 ROOT = Path(__file__).resolve().parent.parent
 DTYPES = [torch.float32, torch.float64]
@@ -360,7 +361,8 @@ def test_planted_models_do_what_they_say(kind):
 def test_the_published_shape_stays_below_four_gigabytes():
     code = """
 import resource, sys, torch
-from circuitbook import expand, fold
+from circuitbook import fold
+from circuitbook.expansion import expand
 from circuitbook.config import Config
 from circuitbook.model import Transformer
 cfg = Config(2, 512, 8, 64, n_ctx=1024, d_vocab=48262, norm="layernorm", positions="standard",

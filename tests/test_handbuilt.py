@@ -5,8 +5,9 @@ import functools
 import pytest
 import torch
 
-from circuitbook import handbuilt, probe
+from circuitbook import probe
 from circuitbook.cut import cut_path, run
+from circuitbook.induction import handbuilt
 
 WORDS, CTX = 24, 48
 BLIND = 1 / (WORDS + 1)  # what equal logits score

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from circuitbook import onset
+from circuitbook.induction import onset
 
 TOKENS = np.arange(50) * 1e5  # a run of 4.9 million tokens
 MIDDLE, WIDTH = 2.0e6, 1.5e5

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from circuitbook import phase
+from circuitbook.induction import phase
 
 STEPS = np.arange(0, 2001, 40)  # 51 snapshots
 PER_STEP = 1000
@@ -261,7 +261,7 @@ def test_windows_are_those_of_the_curves_and_no_torch_is_needed():
     from circuitbook import curves
 
     assert phase.WINDOWS == curves.WINDOWS
-    code = "import sys, circuitbook.phase; assert 'torch' not in sys.modules"
+    code = "import sys, circuitbook.induction.phase; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -8,14 +8,9 @@ import pytest
 import torch
 from trigram_toys import a_text, gen, random_head, slow_count, tables, toy, trained
 
-from circuitbook import (
-    scan,
-    trigrams,
-    triple_controls,
-    triple_study,
-    triple_text,
-)
-from circuitbook.triple_text import Text
+from circuitbook import scan
+from circuitbook.skip_trigrams import trigrams, triple_controls, triple_study, triple_text
+from circuitbook.skip_trigrams.triple_text import Text
 
 ch04 = pytest.importorskip("circuitbook.taught.ch04", reason="run tools/derive.py taught")
 WEIGHTS = pytest.mark.weights
@@ -123,7 +118,8 @@ def test_no_square_table_is_ever_held():
     """24,000 tokens: one table would be 2.3 GB. (bench/trigrams.py does the published 48,262.)"""
     code = """
 import resource, sys, torch
-from circuitbook import scan, trigrams
+from circuitbook import scan
+from circuitbook.skip_trigrams import trigrams
 torch.set_num_threads(1)
 g = torch.Generator().manual_seed(0)
 A, B, C, D = (torch.randn(24000, 16, generator=g) for _ in range(4))

@@ -3,10 +3,11 @@
 import numpy as np
 import torch
 
-from circuitbook import gauge, scan, trigrams
+from circuitbook import gauge, scan
 from circuitbook.config import Config
 from circuitbook.model import Transformer
-from circuitbook.triple_text import Text
+from circuitbook.skip_trigrams import trigrams
+from circuitbook.skip_trigrams.triple_text import Text
 
 
 def gen(seed=0):

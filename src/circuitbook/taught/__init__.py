@@ -23,6 +23,11 @@ _HOME = {
     "streams_by_order": "ch03",
     "strongest_triples": "ch04",
     "boosts": "ch04",
+    "both_sides_term": "ch05",
+    "rotated_score": "ch05",
+    "SLIP_X": "ch05",
+    "SLIP_Y": "ch05",
+    "overlap_parts": "ch05",
     "fixed_offset_scores": "ch06",
     "virtual_qk": "ch06",
 }

@@ -1,6 +1,6 @@
 """When things change during training, from the curves of the snapshots (`zoo.curves`). No torch.
 
-A PHASE CHANGE is an abrupt rise of prefix matching (see :mod:`circuitbook.onset` for the rules). It
+A PHASE CHANGE is an abrupt rise of prefix matching (see `onset.py` for the rules). It
 lasts from its 10 % to its 90 % crossing of the way from its first to its final value.
 
 Source: Olsson et al. 2022 (phase change, bump of the loss, PCA of per-token losses).
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from circuitbook.onset import bump, rise
+from circuitbook.induction.onset import bump, rise
 
 WINDOWS = 40  # windows behind the saved per-token losses, as in circuitbook.curves
 # What counts as a rise at all: half way from nothing to the least that a head is named for

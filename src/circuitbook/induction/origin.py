@@ -1,6 +1,6 @@
 """The sentences of chapter 06 on how the pair grew, and on circuits written by hand.
 
-The rest of the chapter's sentences, and the rules for all of them, are in :mod:`circuitbook.trial`.
+The rest of the chapter's sentences, and the rules for all of them, are in `trial.py`.
 """
 
 from __future__ import annotations

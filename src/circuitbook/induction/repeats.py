@@ -14,8 +14,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitbook import circuit, cut, phase, probe, scan, spine, tokenizer, zoo
+from circuitbook import cut, probe, scan, spine, tokenizer, zoo
 from circuitbook.cut import Head
+from circuitbook.induction import circuit, phase
 from circuitbook.model import Transformer
 from circuitbook.probe import RepeatedBatch
 

@@ -16,10 +16,11 @@ import torch
 from jaxtyping import Float, Int, Integer, Num
 from torch import Tensor
 
-from circuitbook import heads, triple_runs
+from circuitbook import heads
 from circuitbook.model import Transformer
-from circuitbook.trigrams import Head
-from circuitbook.triple_text import Text, log_odds
+from circuitbook.skip_trigrams import triple_runs
+from circuitbook.skip_trigrams.trigrams import Head
+from circuitbook.skip_trigrams.triple_text import Text, log_odds
 
 ODDS, LIFT, CELL = 10.0, 2.0, 8  # odds ratio asked of the text; odds lift by the source; counts
 CONTEXT = 24  # tokens of a held-out context

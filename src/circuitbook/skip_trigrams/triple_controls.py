@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuitbook.triple_text import Text, contrast, gain
+from circuitbook.skip_trigrams.triple_text import Text, contrast, gain
 
 
 def planted_tables(

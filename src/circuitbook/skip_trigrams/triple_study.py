@@ -13,10 +13,11 @@ import torch
 from jaxtyping import Float, Int, Integer
 from torch import Tensor
 
-from circuitbook import gauge, heads, probe, scan, trigrams, triple_runs, triple_text
+from circuitbook import gauge, heads, probe, scan
 from circuitbook.model import Transformer
-from circuitbook.trigrams import KINDS, Triples
-from circuitbook.triple_text import Contrast, Text, contrast, gain
+from circuitbook.skip_trigrams import trigrams, triple_runs, triple_text
+from circuitbook.skip_trigrams.trigrams import KINDS, Triples
+from circuitbook.skip_trigrams.triple_text import Contrast, Text, contrast, gain
 
 MEET = 5  # meetings of source and destination in held-out text that a row of the table needs
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from circuitbook.claims import all_of, atleast, atmost, claim, equal
-from circuitbook.origin import growth_claims, hand_claims
+from circuitbook.induction.origin import growth_claims, hand_claims
 
 Data = Mapping[str, Any]
 PROTOCOLS = ("course", "one repeat", "4x25", "2x50")

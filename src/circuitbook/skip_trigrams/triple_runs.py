@@ -16,7 +16,7 @@ from jaxtyping import Float, Int, Integer
 from torch import Tensor
 
 from circuitbook.model import Transformer
-from circuitbook.triple_text import Text
+from circuitbook.skip_trigrams.triple_text import Text
 
 BATCH = 128
 

@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitbook import bases, cut, expand, importance, spine
+from circuitbook import bases, cut, spine
+from circuitbook.expansion import expand, importance
 from circuitbook.model import Transformer
 
 

@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from circuitbook import heads, stream, triple_runs, triple_text
+from circuitbook import heads, stream
 from circuitbook.model import Transformer
-from circuitbook.triple_text import Text, mean_interval
+from circuitbook.skip_trigrams import triple_runs, triple_text
+from circuitbook.skip_trigrams.triple_text import Text, mean_interval
 
 
 def _mean(values: Tensor, doc: np.ndarray) -> triple_text.Interval:

@@ -11,9 +11,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from circuitbook import cut, expand, fold, stream
+from circuitbook import cut, fold, stream
 from circuitbook.bases import relative_change
 from circuitbook.config import Config
+from circuitbook.expansion import expand
 from circuitbook.model import Transformer
 
 Streams = Callable[[Transformer, Tensor, list[Tensor]], list[Tensor]]

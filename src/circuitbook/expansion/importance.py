@@ -1,6 +1,6 @@
 """How much a path matters: the loss with it and without it, all patterns frozen.
 
-With patterns frozen the last stream is a plain sum of terms (circuitbook.expand), so any of them
+With patterns frozen the last stream is a plain sum of terms (:mod:`.expand`), so any of them
 can be added or taken away without running the model again. Two questions for each term:
 
     added     loss(direct path) - loss(direct path + term)   what it does as the first one there
@@ -21,8 +21,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitbook import expand
 from circuitbook.config import Config
+from circuitbook.expansion import expand
 from circuitbook.model import Transformer
 from circuitbook.probe import paired_difference
 

@@ -1,0 +1,1 @@
+"""Chapter 03: terms of the path expansion, what each is worth, what freezing hides."""
