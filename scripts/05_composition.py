@@ -66,7 +66,7 @@ check("05.covariance_shares", covariance_shares)
 
 # %% [markdown] tags=["core"]
 # ## 3 · One number for a pair · core, 12 minutes
-# The paper scores a pair by the size of the product: $\lVert M_1M_2\rVert/(\lVert M_1\rVert\lVert M_2\rVert)$, Frobenius norms. $M_1$ is the writer's `W_OV`. $M_2$ is what the reader does with it: `W_QK` for a query, `W_QK^T` for a key, `W_OV` for a value. `compose` takes all pairs at once: four thin factors give small triangles, and no large matrix is built.
+# The paper scores a pair by the size of the product: $\lVert M_1M_2\rVert/(\lVert M_1\rVert\lVert M_2\rVert)$, Frobenius norms. $M_1$ is the writer's `W_OV`. $M_2$ is what the reader does with it: `W_QK` for a query, `W_QK^T` for a key, `W_OV` for a value. `compose` takes all pairs at once. It uses $\lVert M_1M_2\rVert^2=\mathrm{tr}(M_1^\top M_1\,M_2M_2^\top)$: the inner product of one matrix per writer and one per reader.
 #
 # **What is a high score?** Turn the writer by a random rotation. Then $E[\mathrm{score}^2]=1/d$ exactly, whatever the two matrices are. At width 256 that is a root mean square of 0.0625. Heads of few directions scatter more, so we simulate a baseline at each pair's effective rank.
 # **It is not a cosine.** The score asks whether what is written can be read. Two matrices may have inner product zero and score one.

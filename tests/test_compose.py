@@ -50,7 +50,7 @@ def test_planted_k_only_pair_and_the_missing_transpose():
     got = compose.composition_scores(W_V, W_O, W_Q2, W_K2, W_V2, W_O2)
     assert got.k.item() == pytest.approx(0.5)  # ||P|| / (sqrt(r) sqrt(r)) with r = 4
     assert got.q.item() < 1e-12
-    assert got.v.item() < 1e-12
+    assert got.v.item() < 1e-7  # the root of a rounded zero
     mutant_k = compose.pair_scores(W_V, W_O, W_Q2, W_K2.mT)  # K without the transpose is Q
     assert mutant_k.item() == got.q.item()
     assert abs(mutant_k.item() - got.k.item()) > 0.4

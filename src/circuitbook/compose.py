@@ -1,8 +1,8 @@
 """How strongly one head's write can feed a later head's query, key or value, from weights alone.
 
 Row convention: a head maps x to x W_OV with W_OV = W_V W_O, and scores x_t W_QK x_j^T with W_QK =
-W_Q W_K^T. All norms come from d_head x d_head matrices; no d_model x d_model product is ever formed
-per pair.
+W_Q W_K^T. No d_model x d_model product is ever formed per pair: each head has one Gram matrix, and
+a pair is their inner product.
 
 Needs torch only: the trainer computes its curves with this file.
 """
@@ -19,12 +19,7 @@ with suppress(ModuleNotFoundError):  # the trainer may run without it; annotatio
     from jaxtyping import Float
 
 
-def _core(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Triangles R, S with ||left X right|| = ||R X S^T|| for every X: left = Q R, right^T = P S.
-
-    left [..., d, r], right [..., r, d]; Q and P have orthonormal columns, which no norm can see.
-    """
-    return torch.linalg.qr(left)[1], torch.linalg.qr(right.mT)[1]
+TILE = 128  # entries a side of the blocks in which Gram matrices are made
 
 
 def _frobenius(matrix: Tensor) -> Tensor:
@@ -37,6 +32,35 @@ def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
     return torch.where(denominator > tiny, numerator / denominator.clamp_min(tiny), 0.0)
 
 
+def _grams(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """(right, C right) with M^T M = right^T C right for M = left right, C = left^T left; float64.
+
+    left [h, d_in, r], right [h, r, d].
+    """
+    left, right = left.double(), right.double()
+    return right, left.mT @ left @ right
+
+
+def _inner_products(one: tuple[Tensor, Tensor], two: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
+    """<G1, G2> [h1, h2] for all pairs of symmetric d x d Gram matrices, for each entry of `two`.
+
+    Blocks of TILE x TILE entries of all heads at once; of each mirrored pair only one block.
+    """
+    d = one[0].shape[-1]
+    edges = [slice(i, min(i + TILE, d)) for i in range(0, d, TILE)]
+    totals: list[Tensor | float] = [0.0] * len(two)
+    for i, rows in enumerate(edges):
+        for columns in edges[i:]:
+            twice = 1 if rows == columns else 2
+
+            def block(gram: tuple[Tensor, Tensor], rows=rows, columns=columns) -> Tensor:
+                return (gram[0][..., rows].mT @ gram[1][..., columns]).flatten(1)
+
+            mine = twice * block(one)
+            totals = [t + mine @ block(g).mT for t, g in zip(totals, two, strict=True)]
+    return totals
+
+
 def pair_scores(
     left_1: Float[Tensor, "h1 d_in r1"],
     right_1: Float[Tensor, "h1 r1 d_mid"],
@@ -46,24 +70,30 @@ def pair_scores(
     """score = ||M1 M2|| / (||M1|| ||M2||), Frobenius norms, for all pairs of M1 and M2.
 
     M1 = left_1 right_1 and M2 = left_2 right_2 are given by their thin factors.
-    ||L1 R1 L2 R2|| = ||T (R1 L2) S^T|| where T, S are the triangles of L1 and R2^T: only
-    r1 x r2 matrices, all pairs in one product. Cost: h1 h2 r1 r2 (d + r1 + r2).
-    The score is 0 where a factor is zero. Equal to the dense formula up to rounding.
+    ||M1 M2||^2 = tr(M1^T M1 M2 M2^T) is the inner product of two Gram matrices, one of the writer
+    and one of the reader. So all pairs are one product of tables [h1, d^2] and [d^2, h2], taken
+    block by block. Cost: d^2 (h1 h2 + h1 r1 + h2 r2), against h1 h2 r1 r2 d for small triangles.
 
+    Squares lose digits, so sums are in float64 and a zero may come out as 1e-8; the result has the
+    dtype of `right_1`.
+    The score is 0 where a factor is zero. Equal to the dense formula up to rounding.
     It is between 0 and 1 and does not see a change of head coordinates (L R -> L G G^-1 R). It does
     see an invertible change of the stream.
+
     Source: Elhage et al. 2021 (composition scores), and its erratum on the order of the factors.
     """
-    left_t, right_t1 = _core(left_1, right_1)
-    left_t2, right_t = _core(left_2, right_2)
-    norm_1 = _frobenius(left_t @ right_t1.mT)  # [h1]
-    norm_2 = _frobenius(left_t2 @ right_t.mT)  # [h2]
-    h1, r1, d = right_1.shape
-    h2, _, r2 = left_2.shape
-    middle = right_1.reshape(h1 * r1, d) @ left_2.transpose(0, 1).reshape(d, h2 * r2)
-    middle = middle.reshape(h1, r1, h2, r2).transpose(1, 2)  # [h1, h2, r1, r2]
-    product = left_t[:, None] @ middle @ right_t.mT[None]
-    return _ratio(_frobenius(product), norm_1[:, None] * norm_2[None, :])
+    return _all_scores((left_1, right_1), [(left_2, right_2)])[0]
+
+
+def _all_scores(writer: tuple[Tensor, Tensor], readers: list[tuple[Tensor, Tensor]]) -> list:
+    """`pair_scores` of one set of writers with each set of readers; the writers' Grams once."""
+    one, two = _grams(*writer), [_grams(right.mT, left.mT) for left, right in readers]
+    size = [(x * y).sum((-2, -1)).sqrt() for x, y in (one, *two)]
+    products = [p.clamp_min(0).sqrt() for p in _inner_products(one, two)]
+    return [
+        _ratio(p, size[0][:, None] * s[None, :]).to(writer[1])
+        for p, s in zip(products, size[1:], strict=True)
+    ]
 
 
 class Scores(NamedTuple):
@@ -96,11 +126,8 @@ def composition_scores(
 
     Source: Elhage et al. 2021 (columns there: ||W_QK^T W_OV||, ||W_QK W_OV||, ||W_OV' W_OV||).
     """
-    return Scores(
-        q=pair_scores(W_V_1, W_O_1, W_Q_2, W_K_2.mT),
-        k=pair_scores(W_V_1, W_O_1, W_K_2, W_Q_2.mT),
-        v=pair_scores(W_V_1, W_O_1, W_V_2, W_O_2),
-    )
+    readers = [(W_Q_2, W_K_2.mT), (W_K_2, W_Q_2.mT), (W_V_2, W_O_2)]
+    return Scores(*_all_scores((W_V_1, W_O_1), readers))
 
 
 def random_baseline(d_model: int) -> float:

@@ -72,14 +72,15 @@ def composition_tables(r):
     def draw(c):
         def panel(ax):
             plots.heatmap(
-                r["scores"][c],
+                [[100 * s for s in row] for row in r["scores"][c]],
                 x_ticks=_heads(1),
                 y_ticks=_heads(0),
-                limit=high,
+                limit=100 * high,
+                digits=0,
                 x_label="reader",
                 y_label="writer",
                 title=f"{c.upper()}-composition ({INPUTS[c]})",
-                colour_label="score (0 to 1)",
+                colour_label="score (hundredths)",
                 ax=ax,
             )
 
