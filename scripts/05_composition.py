@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 import torch
 
-from circuitbook import bilinear, compose, coordinates, corpus, edges, gallery, pairs, plots, zoo
+from circuitbook import compose, corpus, gallery, plots, zoo
 from circuitbook.check import check
 from circuitbook.claims import all_of, atleast, atmost, claim, close, equal, show
+from circuitbook.composition import bilinear, coordinates, edges, pairs
 from circuitbook.gallery.ch05 import disagreement_rows, virtual_rows
 from circuitbook.paths import device, quick
 from circuitbook.results import bound, measured

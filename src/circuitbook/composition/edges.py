@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitbook import bilinear
-from circuitbook.bilinear import DIRECT, Window, causal
+from circuitbook.composition import bilinear
+from circuitbook.composition.bilinear import DIRECT, Window, causal
 from circuitbook.model import Transformer
 from circuitbook.probe import paired_difference
 from circuitbook.stream import window_loss

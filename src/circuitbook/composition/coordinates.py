@@ -13,10 +13,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitbook import bases, bilinear, compose, edges, gauge
-from circuitbook.bilinear import DIRECT
+from circuitbook import bases, compose, gauge
+from circuitbook.composition import bilinear, edges
+from circuitbook.composition.bilinear import DIRECT
+from circuitbook.composition.pairs import Thin, reader, scores, virtual_eigenvalue_score, writer
 from circuitbook.model import Transformer
-from circuitbook.pairs import Thin, reader, scores, virtual_eigenvalue_score, writer
 
 
 def stretch(one: Thin, two: Thin, condition: float = 10.0) -> Float[Tensor, " d_model"]:

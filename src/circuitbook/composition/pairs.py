@@ -14,8 +14,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitbook import bilinear, compose, cut, edges, gauge, probe, scan, spine
-from circuitbook.bilinear import DIRECT
+from circuitbook import compose, cut, gauge, probe, scan, spine
+from circuitbook.composition import bilinear, edges
+from circuitbook.composition.bilinear import DIRECT
 from circuitbook.curves import Bench
 from circuitbook.model import Transformer
 from circuitbook.stream import window_loss
