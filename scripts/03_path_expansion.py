@@ -1,6 +1,6 @@
 # %% [markdown]
 # # 03 · Path expansion: multiply out, then count
-# Series: Part 3 · Reading: 85 minutes · CPU: 1 minute
+# Series: Part 3 · Reading: 85 minutes · CPU: 2 minutes
 #
 # A model with two layers of heads looks like one big machine. Freeze where each head looks, and it falls apart into a sum. Each term is a path: from a token, through some heads, to the logits. In this chapter you take all paths, weigh each one, and find out what freezing hides.
 #

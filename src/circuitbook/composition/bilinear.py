@@ -64,18 +64,6 @@ def term(
     return q @ k.mT / model.cfg.d_head**0.5
 
 
-def class_scores(model: Transformer, window: Window, head: int) -> dict[str, Float[Tensor, "p k"]]:
-    """The terms in four classes: through a first-layer head on neither, one or both sides."""
-    sides = []
-    for W in (model.W_Q, model.W_K):
-        each = window.parts @ W[1, head]
-        sides.append((each[:DIRECT].sum(0), each[DIRECT:].sum(0)))
-    (q_direct, q_heads), (k_direct, k_heads) = sides
-    pairs = ((q_direct, k_direct), (q_heads, k_direct), (q_direct, k_heads), (q_heads, k_heads))
-    scale = model.cfg.d_head**-0.5
-    return {name: q @ k.mT * scale for name, (q, k) in zip(CLASSES, pairs, strict=True)}
-
-
 @torch.no_grad()
 def sum_error(
     model: Transformer, tokens: Int[Tensor, "one pos"], *, position: bool = True

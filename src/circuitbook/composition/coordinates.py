@@ -1,7 +1,8 @@
 """A pair of heads in other coordinates: which of its numbers move, and how far.
 
-The stream may be written in any basis G. M1 G meets G^-1 M2, so their product stays, and with it
-all that the model does. The two norms under the score do not.
+In a basis G of the stream W_OV becomes G^-1 W_OV G and W_QK becomes G^-1 W_QK G^-T. Writer and
+reader still meet as G G^-1, so the model does what it did. Frobenius norms count entries, and those
+move.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from circuitbook.model import Transformer
 def stretch(one: Thin, two: Thin, condition: float = 10.0) -> Float[Tensor, " d_model"]:
     """g with 1 <= g <= condition that makes ||M1 diag(g)|| ||diag(1/g) M2|| large: a low score.
 
-    M1 M2 itself does not move, so only the norms count. Coordinates where the writer is strong for
-    a reader that is weak there get the long unit; the best cut of that order is taken.
+    Coordinates where the writer is strong and the reader weak get the long unit; the best cut of
+    that order is taken. Only the side where the two meet is looked at, so this is a recipe, not the
+    lowest score there is.
     """
     a = (torch.linalg.qr(one[0].double())[1] @ one[1].double()).square().sum(0)
     b = (two[0].double() @ torch.linalg.qr(two[1].double().mT)[1].mT).square().sum(1)
@@ -36,64 +38,51 @@ def stretch(one: Thin, two: Thin, condition: float = 10.0) -> Float[Tensor, " d_
     return g
 
 
-def largest_score(one: Thin, two: Thin) -> float:
-    """sup over all coordinates of the score = ||M1 M2|| / (sum of singular values of M1 M2).
-
-    ||M1 G|| ||G^-1 M2|| >= the nuclear norm of M1 M2, and `best_coordinates` reaches it. At least
-    1/sqrt(rank): every pair that composes at all has a high score in some coordinates.
-    """
-    left, right = torch.linalg.qr(one[0])[1], torch.linalg.qr(two[1].mT)[1].mT
-    s = torch.linalg.svdvals(left @ (one[1] @ two[0]) @ right)
-    return (s.square().sum().sqrt() / s.sum()).item()
-
-
-def best_coordinates(one: Thin, two: Thin) -> Float[Tensor, "d_model d_model"]:
-    """G with ||M1 G|| ||G^-1 M2|| = the nuclear norm of M1 M2: this pair's largest score.
+def favouring(one: Thin, two: Thin) -> Float[Tensor, "d_model d_model"]:
+    """G with ||M1 G|| ||G^-1 M2|| = the nuclear norm of M1 M2, the least there is: a high score.
 
     M1 = X R and M2 = L Y (thin), X (R L) Y = P S Q^T. G = [L C, N] with R N = 0 gives M1 G =
     [X R L C, 0] and G^-1 M2 = [C^-1 Y; 0]. C = (X R L)^-1 P sqrt(S) makes them P sqrt(S) and
-    sqrt(S) Q^T. Needs d_head columns that all reach each other (R L invertible). float64.
+    sqrt(S) Q^T. Again only the side where the two meet: in the whole stream the outer sides change
+    too. Needs R L invertible. float64.
     """
     R, L = one[1].double(), two[0].double()
     X, Y = torch.linalg.qr(one[0].double())[1], torch.linalg.qr(two[1].double().mT)[1].mT
     P, S, _ = torch.linalg.svd(X @ R @ L @ Y)
-    C = torch.linalg.solve(X @ R @ L, P * S.sqrt())
+    LC = L @ torch.linalg.solve(X @ R @ L, P * S.sqrt())
     N = torch.linalg.svd(R)[2][len(R) :].mT  # what the writer never writes to
-    LC = L @ C
     size = torch.linalg.svdvals(LC).log().mean().exp()  # as long as the others, on average
     return torch.cat([LC, size * N], 1)
+
+
+SHRINK = 1e-3  # the new length of one coordinate
 
 
 def other_coordinates(
     model: Transformer, tokens: Int[Tensor, "n pos"], pair: tuple[int, int]
 ) -> dict[str, Any]:
-    """The key scores of all pairs in three sets of coordinates of one model, in float64.
+    """The key scores of all pairs in other coordinates of one model, in float64.
 
-    "stretched": a diagonal against the pair. "favoured": the best ones of the pair with the lowest
-    score. logits: the largest change of a logit, of the largest logit.  largest: the best score of
-    the pair, and of two heads with random weights.
+    "stretched": a diagonal against the pair. "favoured": made for the pair with the lowest score.
+    "shrunk": the first coordinate becomes SHRINK of its length. Then W_QK has one entry that grows
+    like 1/SHRINK^2 and W_OV a row that grows like 1/SHRINK; their product grows like the former
+    only, so all scores fall like SHRINK. logits: the largest change, of the largest logit.
     """
     h1, h2 = pair
     before = scores(model).k
     low = divmod(int(before.argmin()), model.cfg.n_heads)
-    one, two = writer(model, h1), reader(model, h2, "k")
+    shrunk = torch.ones(model.cfg.d_model, dtype=torch.float64)
+    shrunk[0] = SHRINK
     changes = {
-        "stretched": torch.diag(stretch(one, two)),
-        "favoured": best_coordinates(writer(model, low[0]), reader(model, low[1], "k")),
+        "stretched": torch.diag(stretch(writer(model, h1), reader(model, h2, "k"))),
+        "favoured": favouring(writer(model, low[0]), reader(model, low[1], "k")),
+        "shrunk": torch.diag(shrunk),
     }
     models = {name: gauge.change_stream(model, G) for name, G in changes.items()}
     logits = model(tokens)
-    draw = torch.randn(4, *one[0].shape, generator=torch.Generator().manual_seed(1)).double()
-    return {
-        "before": before,
-        **{name: scores(m).k for name, m in models.items()},
-        "low": list(low),
-        "logits": max(
-            (m(tokens) - logits).abs().max() / logits.abs().max() for m in models.values()
-        ),
-        "largest": largest_score(one, two),
-        "random_largest": largest_score((draw[0], draw[1].mT), (draw[2], draw[3].mT)),
-    }
+    moved = [(m(tokens) - logits).abs().max() / logits.abs().max() for m in models.values()]
+    tables = {name: scores(m).k for name, m in models.items()}
+    return {"before": before, **tables, "low": list(low), "logits": max(moved).item()}
 
 
 @torch.no_grad()
@@ -119,15 +108,15 @@ def box_numbers(
     pattern, after = bilinear.causal(score), bilinear.causal(score - part)
     one, two = writer(model, h1), reader(model, h2, "k")
     other = rotated(*one, *two)
-    moved = pattern - after  # the cut's effect
-    v = model.W_V[1, h2]
+    moved, W_O = pattern - after, model.W_O[1, h2]
+    last = r.last - r.write[h2] + pattern @ r.v[h2] @ W_O  # with this pattern, shifted or not
+    silent = last - pattern @ (w @ model.W_V[1, h2]) @ W_O  # the V-cut
+    logits, less = model.unembed(torch.stack([last, silent]))
     return {
-        "logits": model.unembed(r.last),
-        "probabilities": model.unembed(r.last).softmax(-1),
+        "logits": logits,
+        "probabilities": logits.softmax(-1),
         "effect of the K-cut on the pattern": moved,
-        "effect of the V-cut on probabilities": model.unembed(
-            r.last - pattern @ (w @ v) @ model.W_O[1, h2]
-        ).softmax(-1),
+        "effect of the V-cut on probabilities": less.softmax(-1) - logits.softmax(-1),
         "covariance share of the pair's term": (bilinear.centre(part) * whole).sum()
         / whole.square().sum(),
         "raw share of the pair's term": (part * score).tril().sum() / score.tril().square().sum(),

@@ -143,7 +143,7 @@ def repeat_cuts(
         r = edges.readers(model, window)
         at = second[1:].to(tokens.device) - 1
 
-        def loss_of(last: Tensor, at: Tensor = at, tokens: Tensor = tokens) -> float:
+        def loss_of(last: Tensor, at: Tensor = at, tokens: Tensor = tokens) -> Tensor:
             both = last[at][:, None].expand(-1, 2, -1)
             return window_loss(model, torch.stack([tokens[at], tokens[at + 1]], 1), both).mean()
 
@@ -213,7 +213,7 @@ def slow_error(
     for c in edges.cuts(model, window, r, some):
         h1, h2, into = c.edge
         want = cut.run(model, tokens[None], cut.cut_path(model, (0, h1), (1, h2), into))[0][0]
-        got = model.unembed(r.last + c.write - r.write[h2])
+        got = model.unembed((r.last + c.write - r.write[h2])[None])[0]
         worst = max(worst, ((got - want).abs().max() / want.abs().max()).item())
     return worst
 
