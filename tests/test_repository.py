@@ -36,7 +36,7 @@ SECRETS = re.compile(
 )
 REMOTE_SCRIPT = re.compile(
     r"<script[^>]*\bsrc\s*=\s*[\\'\"]*(https?:)?//|<link[^>]*\bhref\s*=\s*[\\'\"]*(https?:)?//[^>]*css"
-    r"|\bcdn\.|jsdelivr|unpkg\.com|cdnjs|@import\s+url",
+    r"|\bcdn\.|jsdelivr\.|unpkg\.com|cdnjs\.|@import\s+url",
     re.IGNORECASE,
 )
 

@@ -176,15 +176,16 @@ def test_contrast_is_the_sum_by_hand():
     want = np.zeros((2, 2, text.n_docs))
     weight, places = np.zeros(text.n_docs), 0
     for row, (s, controls, wanted) in enumerate([(2, (1, 10), {3, 5, 7}), (8, (11,), {3})]):
-        for column in (0, 1):
-            n, hits = slow_count(text, s, wanted, outputs[row, column])
-            others = [slow_count(text, c, wanted, outputs[row, column]) for c in controls]
-            m, more = (sum(x) for x in zip(*others, strict=True))
-            w = n * m / np.maximum(n + m, 1)
-            want[0, column] += w * hits / np.maximum(n, 1)
-            want[1, column] += w * more / np.maximum(m, 1)
-        weight += w
-        places += n.sum()
+        for one in wanted:  # a stratum is a document and a destination
+            for column in (0, 1):
+                n, hits = slow_count(text, s, {one}, outputs[row, column])
+                others = [slow_count(text, c, {one}, outputs[row, column]) for c in controls]
+                m, more = (sum(x) for x in zip(*others, strict=True))
+                w = n * m / np.maximum(n + m, 1)
+                want[0, column] += w * hits / np.maximum(n, 1)
+                want[1, column] += w * more / np.maximum(m, 1)
+            weight += w
+            places += n.sum()
     np.testing.assert_allclose(found.true, want[0])
     np.testing.assert_allclose(found.control, want[1])
     np.testing.assert_allclose(found.weight, weight)

@@ -21,7 +21,8 @@ Streams = Callable[[Transformer, Tensor, list[Tensor]], list[Tensor]]
 
 
 def tensor_product_gaps(generator: torch.Generator) -> tuple[float, float]:
-    """(A kron W) flat(X) = flat(A X W^T): errors of the true rules together, and of a wrong one.
+    """(A kron W) flat(X) = flat(A X W^T): errors of the true rules together, and of a wrong one,
+    against the largest entry.
 
     True: kron(A, W) by rows, kron(W, A) by columns, (A kron W)(C kron D) = (A C) kron (W D).
     Wrong: kron(W, A) by rows.
@@ -36,7 +37,8 @@ def tensor_product_gaps(generator: torch.Generator) -> tuple[float, float]:
         kron(A, W) @ kron(C, D) - kron(A @ C, W @ D),
     )
     wrong = kron(W, A) @ X.reshape(-1) - rows
-    return max(x.abs().max().item() for x in true), wrong.abs().max().item()
+    size = rows.abs().max()
+    return max((x.abs().max() / size).item() for x in true), (wrong.abs().max() / size).item()
 
 
 @torch.no_grad()

@@ -192,16 +192,15 @@ def paths_of_a_name(r):
     named, path = r["named"], r["path"]
     order = sorted(named, key=lambda n: -abs(named[n][0]))
     shown = order[:9] + [n for n in ("direct", path) if n not in order[:9]]
-    rest = sum(named[n][0] for n in order if n not in shown)
     labels = {n: f"{n} (the pair)" if n == path else n for n in shown}
-    values = {labels[n]: named[n][0] for n in shown} | {"all others": rest}
-    errors = {labels[n]: named[n][1] for n in shown} | {"all others": 0.0}
+    values = {labels[n]: named[n][0] for n in shown}
+    errors = {labels[n]: named[n][1] for n in shown}
     total = sum(x[0] for x in named.values())
     return plots.bars(
         values,
         errors=errors,
         horizontal=True,
-        x_label="right name's logit minus the mean of its rivals'",
+        x_label="right name's lead over its rivals (logits, standard deviation over prompts)",
         y_label="path",
         title="Which path writes the name?",
         alt=f"Contribution of paths to the right name's logit above its rivals, {total:.2f} in "
@@ -228,8 +227,8 @@ def paths_frozen_or_rerun(r):
         plots.scatter(
             changed,
             diagonal=True,
-            x_label="patterns frozen: change of the logit",
-            y_label="run again: change of the logit",
+            x_label="patterns frozen: change of the name's lead (logits)",
+            y_label="run again: change of the name's lead (logits)",
             title="One word replaced, one point a prompt",
             ax=ax,
         )
@@ -243,7 +242,7 @@ def paths_frozen_or_rerun(r):
             {w: cuts[k][0] for k, w in (("q", "query"), ("k", "key"), ("v", "value"))},
             errors={w: cuts[k][1] for k, w in (("q", "query"), ("k", "key"), ("v", "value"))},
             x_label=f"input of {r['pair'][1]} that loses {r['pair'][0]}",
-            y_label="fall of the name's logit",
+            y_label="fall of the name's lead (logits, with standard deviation)",
             title="One edge cut, everything run again",
             ax=ax,
         )

@@ -189,7 +189,7 @@ def score_against_effect(r):
                 ax=ax,
             )
             at = (r["scores"]["k"][h1][h2], E[effect][1][h1][h2])
-            ax.annotate(f"{writer} to {reader}", at, (-78, -4), textcoords="offset points")
+            ax.annotate(f"{writer} to {reader}", at, (-48, 9), textcoords="offset points")
             ax.legend(loc="upper center" if log else "upper left", ncols=3)
             if log:
                 ax.set_ylim(top=ax.get_ylim()[1] * 3)
@@ -320,7 +320,8 @@ def composition_ladder(r):
         ax.barh(i, row["got"], color=colour, hatch="" if row["ok"] else "//", edgecolor="white")
         word = "passes" if row["ok"] else "FAILS: this rung cannot see it"
         ax.annotate(f"{row['got']:.2f}  {word}", (row["got"], i), (5, 0), va="center",
-                    textcoords="offset points")  # fmt: skip
+                    textcoords="offset points",
+                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})  # fmt: skip
     ax.axvline(1, color="#555555", linestyle="--")
     ax.set_yticks(range(len(rungs)), labels=[f"{row['rung']}\n{row['asked']}" for row in rungs])
     ax.invert_yaxis()

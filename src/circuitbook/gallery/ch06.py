@@ -27,7 +27,7 @@ def induction_controls(r):
             horizontal=True,
             x_label="prefix matching (share of attention)",
             y_label="head whose rule is known",
-            title="Six controls, an off-by-one head, and the ideal head",
+            title="Heads whose rule is known, and the ideal head",
             ax=ax,
         )
         ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
@@ -245,7 +245,7 @@ def mlp_edges(r):
     )
     pair = " → ".join(r["sizes"]["gelu-2l"]["pair"])
     return plots.panels(
-        [draw("kept", f"{pair}: matching kept", "share"), draw("rise", "Loss", "rise (nats)")],
+        [draw("kept", pair, "share of matching kept"), draw("rise", "Loss", "rise (nats)")],
         alt=f"Edges of the pair {pair} in gelu-2l, cut directly, through the MLP, or both. {told}.",
         size=(11, 3.6),
     )

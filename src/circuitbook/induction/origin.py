@@ -73,8 +73,9 @@ def growth_claims(d: Data) -> list[dict]:
         ),
         claim(
             "induction.bump",
-            "The training loss has a bump at the phase change, beyond that of a model "
-            "without heads: in {value} of {target} two-layer runs.",
+            "A bump of the training loss at the phase change, beyond that of a model without "
+            "heads, was found in {value} of {target} two-layer runs; all were expected to have "
+            "one.",
             label="conjecture",
             holds=equal(sum(r["bump"] for r in runs), len(runs)),
         ),

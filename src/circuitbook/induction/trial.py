@@ -42,9 +42,9 @@ def score_claims(d: Data) -> list[dict]:
     return [
         claim(
             "induction.controls",
-            "With jittered gaps no control scores above {worst:.3f}, not even the best of"
-            " all fixed offsets ({fixed:.3f}); the ideal head scores {ideal:.2f}. With "
-            "equal gaps the best fixed offset scores {fooled:.2f}.",
+            "With jittered gaps the best of all fixed offsets scores {fixed:.3f} and no other "
+            "control above {worst:.3f}; the ideal head scores {ideal:.2f}. With equal gaps "
+            "the best fixed offset scores {fooled:.2f}.",
             label="measurement",
             values={
                 "worst": max(impostors),
@@ -122,8 +122,8 @@ def score_claims(d: Data) -> list[dict]:
         ),
         claim(
             "induction.rests",
-            "Where nothing matches, head {head} puts {look:.2f} of its attention on the "
-            "start token, but only {moved:.2f} of what it moves; where something matches,"
+            "Where nothing matches, head {head} puts only {look:.2f} of its attention on the "
+            "start token, and {moved:.2f} of what it moves; where something matches,"
             " {match:.2f} of its attention.",
             label="measurement",
             values={
@@ -219,7 +219,7 @@ def edge_claims(d: Data) -> list[dict]:
         ),
         claim(
             "induction.other_keys",
-            "Of the {n} first-layer heads that are no previous-token heads (score below "
+            "Of the {n} other first-layer heads that are no previous-token heads (score below "
             "{floor}), the key cut that costs most is that of head {head}: {value:.1%}. "
             "At most {bound:.0%} was allowed.",
             label="intervention",
@@ -228,9 +228,9 @@ def edge_claims(d: Data) -> list[dict]:
         ),
         claim(
             "induction.no_second_helper",
-            "The pair stands alone: no other first-layer head costs the key more than "
-            "{bound:.0%}. The most costly is head {head} with {value:.1%}; its own "
-            "previous-token score is {score:.2f}.",
+            "The plan asked that no other first-layer head cost the key more than {bound:.0%}. "
+            "The most costly is head {head} with {value:.1%}; its own previous-token score is "
+            "{score:.2f}.",
             label="conjecture",
             values={"head": first[helper], "score": d["previous"][helper]},
             holds=atmost(lost[helper, 1], 0.2),

@@ -1,6 +1,7 @@
 """The measurements of chapter 04: lists of triples, in text, in the running model, where they fail.
 
-Every list is made from the weights alone. The text that judges it is held out.
+Every list is ranked by the weights alone, over tokens that are frequent in the training text and
+destinations that occur in the held-out text, which judges it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from circuitbook.skip_trigrams import trigrams, triple_runs, triple_text
 from circuitbook.skip_trigrams.trigrams import KINDS, Triples
 from circuitbook.skip_trigrams.triple_text import Contrast, Text, contrast, gain
 
+MOVES = 8  # permutations of the destinations, for the control that moves them
 MEET = 5  # meetings of source and destination in held-out text that a row of the table needs
 
 
@@ -103,10 +105,11 @@ def in_text(
         shuffled = [output[rng.permutation(len(output))] for _ in range(shuffles)]
         outputs = np.stack([output, *shuffled], 1)
         control = [found.controls[int(x)] for x in rows]
-        other = [where[i] for i in rng.permutation(len(where))]
+        moved = [[where[i] for i in rng.permutation(len(where))] for _ in range(MOVES)]
+        elsewhere = [contrast(text, rows, control, other, outputs[:, :1]) for other in moved]
         out[name] = {
             "true": contrast(text, rows, control, where, outputs),
-            "shuffled destination": contrast(text, rows, control, other, outputs[:, :1]),
+            "shuffled destination": sum(elsewhere[1:], elsewhere[0]),
         }
     return out
 

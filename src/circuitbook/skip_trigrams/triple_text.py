@@ -86,32 +86,44 @@ def contrast(
 ) -> Contrast:
     """How often an output follows the destination, with the source before it and with controls.
 
-    Row by row, and only within one document: of n places with the source and m with a control one,
-    the two rates are compared with weight n m / (n + m) (Mantel and Haenszel 1959). So a document
-    that simply likes the output, code or a play, adds nothing. A destination is one token, or a
-    mask over the vocabulary; the columns of `outputs` are counted side by side.
+    Row by row, and only within one document and at one destination: of n places with the source and
+    m with a control one, the two rates are compared with weight n m / (n + m) (Mantel and Haenszel
+    1959). So a document or a destination that simply likes the output adds nothing. `destinations`
+    has one token a row, or a mask over the vocabulary; the columns of `outputs` are counted side by
+    side.
     """
-    docs, total = text.n_docs, Contrast(*np.zeros((2, outputs.shape[1], text.n_docs)), 0.0, 0)
+    sums = np.zeros((2, outputs.shape[1], text.n_docs))
+    total = Contrast(*sums, np.zeros(text.n_docs), 0)
 
-    def counted(
-        source: int, wanted: Bool[np.ndarray, " d_vocab"] | int, output: Integer[np.ndarray, " m"]
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def places(source: int, wanted: Bool[np.ndarray, " d_vocab"] | int) -> np.ndarray:
         at = text.after(int(source))
         token = text.tokens[at]
-        at = at[token == wanted if np.ndim(wanted) == 0 else wanted[token]]
-        hit = text.follows[at] == output[:, None]  # [outputs, places]
-        column, place = np.nonzero(hit)
-        hits = np.bincount(column * docs + text.doc[at[place]], minlength=hit.shape[0] * docs)
-        return np.bincount(text.doc[at], minlength=docs), hits.reshape(-1, docs)
+        return at[token == wanted if np.ndim(wanted) == 0 else wanted[token]]
+
+    def counted(
+        at: np.ndarray, of: np.ndarray, strata: int, output: Integer[np.ndarray, " m"]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        column, place = np.nonzero(text.follows[at] == output[:, None])
+        hits = np.bincount(column * strata + of[place], minlength=len(output) * strata)
+        return np.bincount(of, minlength=strata), hits.reshape(len(output), strata)
 
     for source, others, wanted, output in zip(
         sources, controls, destinations, outputs, strict=True
     ):
-        n, hits = counted(source, wanted, output)
-        m, other_hits = (sum(x) for x in zip(*(counted(c, wanted, output) for c in others)))
+        at = places(source, wanted)
+        other = np.concatenate([places(c, wanted) for c in others])
+        both = np.concatenate([at, other])
+        key = text.doc[both].astype(np.int64) * text.d_vocab + text.tokens[both]
+        strata, of = np.unique(key, return_inverse=True)
+        n, hits = counted(at, of[: len(at)], len(strata), output)
+        m, other_hits = counted(other, of[len(at) :], len(strata), output)
         weight = n * m / (n + m).clip(1)
-        row = hits * (weight / n.clip(1)), other_hits * (weight / m.clip(1)), weight, int(n.sum())
-        total = total + Contrast(*row)
+        row = hits * (weight / n.clip(1)), other_hits * (weight / m.clip(1)), weight
+        if len(strata):  # they are sorted by document
+            present, first = np.unique(strata // text.d_vocab, return_index=True)
+            for sums, x in zip(total[:3], row, strict=True):
+                sums[..., present] += np.add.reduceat(x, first, axis=-1)
+        total = total._replace(n=total.n + len(at))
     return total
 
 
@@ -192,5 +204,8 @@ def log_odds(
     with_source[with_source] = at[with_source] - sources[latest[with_source]] <= text.reach
     n1, x1 = int(with_source.sum()), int((with_source & right).sum())
     n0, x0 = len(at) - n1, int(right.sum()) - x1
-    odds = np.log((x1 + 0.5) * (n0 - x0 + 0.5) / ((n1 - x1 + 0.5) * (x0 + 0.5)))
+    if not n1 or not n0:
+        return n1, x1, n0, x0, 0.0
+    a, b = n1 / (n1 + n0), n0 / (n1 + n0)  # in proportion: without a hit on either side, about zero
+    odds = np.log((x1 + a) * (n0 - x0 + b) / ((n1 - x1 + a) * (x0 + b)))
     return n1, x1, n0, x0, float(odds)
