@@ -215,9 +215,9 @@ def test_claims_follow_from_their_numbers():
     shared = two["first"][1][0] - two["second"][1][0]
     assert two["shared"][0] == pytest.approx(shared, abs=1e-4)
     named = data["named"]
-    total = sum(m for m, _ in named.values())
+    total = sum(mean for mean, _, _ in named.values())
     assert by_id["paths.pair_on_names"]["values"]["total"] == pytest.approx(total, abs=1e-3)
-    assert data["path"] in named
+    assert data["path"] in named and all(x[2] >= abs(x[0]) - 1e-6 for x in named.values())
 
 
 def test_the_committed_evidence_counts_enough_tokens():

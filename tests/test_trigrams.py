@@ -212,8 +212,17 @@ def test_log_odds_by_hand():
     everywhere = everywhere[text.follows[everywhere] >= 0]
     assert (n1, x1) == (n.sum(), hits.sum()) and n1 + n0 == len(everywhere)
     assert x1 + x0 == (text.follows[everywhere] == 7).sum()
-    by_hand = np.log((x1 + 0.5) / (n1 - x1 + 0.5)) - np.log((x0 + 0.5) / (n0 - x0 + 0.5))
+    a, b = n1 / len(everywhere), n0 / len(everywhere)
+    by_hand = np.log((x1 + a) / (n1 - x1 + a)) - np.log((x0 + b) / (n0 - x0 + b))
     assert odds == pytest.approx(by_hand)
+
+
+def test_no_hit_on_either_side_is_no_evidence():
+    # One place with the source, many without, the output nowhere: a half for each cell would say 4.
+    text = triple_text.Text([np.array([2, 5, 1] + [5, 1] * 60)], 9, 2)
+    n1, x1, n0, x0, odds = triple_text.log_odds(text, 2, 5, 7)
+    assert (n1, x1, n0, x0) == (1, 0, 60, 0) and abs(odds) < 0.8
+    assert triple_text.log_odds(text, 8, 5, 7)[-1] == 0.0  # the source never stands there
 
 
 def test_made_up_texts_and_the_naive_mutant():
