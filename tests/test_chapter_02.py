@@ -1,16 +1,15 @@
 """Chapter 02: taught functions against brute force, acceptance with mutants, its evidence."""
 
-import json
 import math
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import saved
 import torch
 
-from circuitbook import gauge, heads, paths, scan, shapes
-from circuitbook.claims import recheck
+from circuitbook import gauge, heads, scan, shapes
 from circuitbook.config import Config
 from circuitbook.model import Transformer
 
@@ -307,44 +306,20 @@ def test_one_source_sends_one_message(any_model):
 # ---- the evidence -------------------------------------------------------------------------------
 
 
-def evidence():
-    for path in (
-        ROOT / "results" / "course" / f"{CHAPTER}.json",
-        paths.BUILD / "results" / "course" / f"{CHAPTER}.json",
-        paths.BUILD / "quick" / "course" / f"{CHAPTER}.json",
-    ):
-        if path.is_file():
-            return path
-    pytest.skip("chapter 02 has not been measured yet")
-
-
 def test_claims_follow_from_their_numbers():
-    saved = json.loads(evidence().read_text(encoding="utf-8"))
-    assert len(saved["claims"]) >= 12
-    for claim in saved["claims"]:
-        assert recheck(claim) == "", claim["id"]
-    by_id = {c["id"]: c for c in saved["claims"]}
-    one = saved["data"]["copying"]["attn-only-1l"]
+    data, by_id = saved.rechecked(CHAPTER, 12)
+    one = data["copying"]["attn-only-1l"]
     both = sum(s >= 0.9 and t >= 0.3 for s, t in zip(one["score"], one["top10"], strict=True))
     assert by_id["qkov.copying_heads"]["test"]["value"] == both
-    two = saved["data"]["copying"]["attn-only-2l"]
+    two = data["copying"]["attn-only-2l"]
     every = [pair for t in (one, two) for pair in zip(t["score"], t["top10"], strict=True)]
     only = sum(s >= 0.9 and t < 0.3 for s, t in every)
     assert by_id["qkov.score_is_not_enough"]["test"]["value"] == only
 
 
 def test_figures_need_no_torch():
-    code = f"""
-import sys
-sys.modules["torch"] = None
-from pathlib import Path
-from circuitbook import results
-from circuitbook.gallery import ch02, figures
-r = results.Result(results.read(Path({str(evidence())!r})))
-drawn = {{name: draw(r) for name, draw in figures("02").items()}}
-assert len(drawn) >= 5 and all(len(f.alt) > 60 for f in drawn.values())
+    more = """
 assert len(ch02.token_table(r, "copier")) == len(ch02.token_table(r, "induction")) == 6
 assert len(ch02.copying_rows(r)) == 32
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    saved.draw_without_torch(CHAPTER, 5, more)

@@ -1,16 +1,13 @@
 """Chapter 03: taught functions against brute force, what freezing hides, its evidence."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import saved
 import torch
 from small_model import TINY, gen, model_of, tokens_of
 
-from circuitbook import cut, paths
-from circuitbook.claims import recheck
+from circuitbook import cut
 from circuitbook.expansion import expand, frozen, importance, pathchecks
 
 ch03 = pytest.importorskip("circuitbook.taught.ch03", reason="run tools/derive.py taught")
@@ -186,23 +183,8 @@ def test_what_survives(spine_parts):
 # ---- the evidence --------------------------------------------------------------------------------
 
 
-def evidence():
-    for path in (
-        ROOT / "results" / "course" / f"{CHAPTER}.json",
-        paths.BUILD / "results" / "course" / f"{CHAPTER}.json",
-        paths.BUILD / "quick" / "course" / f"{CHAPTER}.json",
-    ):
-        if path.is_file():
-            return path
-    pytest.skip("chapter 03 has not been measured yet")
-
-
 def test_claims_follow_from_their_numbers():
-    saved = json.loads(evidence().read_text(encoding="utf-8"))
-    assert len(saved["claims"]) >= 15
-    for claim in saved["claims"]:
-        assert recheck(claim) == "", claim["id"]
-    by_id, data = {c["id"]: c for c in saved["claims"]}, saved["data"]
+    data, by_id = saved.rechecked(CHAPTER, 15)
     two = data["two"]
     assert len(two["names"]) == len(two["removed"]) == len(two["added"]) == 80
     virtual = [x for n, x in zip(two["names"], two["removed"], strict=True) if "→" in n]
@@ -221,25 +203,13 @@ def test_claims_follow_from_their_numbers():
 
 
 def test_the_committed_evidence_counts_enough_tokens():
-    path = ROOT / "results" / "course" / f"{CHAPTER}.json"
-    if not path.is_file():
-        pytest.skip("chapter 03 has no committed evidence yet")
-    assert json.loads(path.read_text(encoding="utf-8"))["data"]["tokens"] >= 100_000
+    assert saved.rechecked(CHAPTER, 1)[0]["tokens"] >= 100_000
 
 
 def test_figures_need_no_torch():
-    code = f"""
-import sys
-sys.modules["torch"] = None
-from pathlib import Path
-from circuitbook import results
-from circuitbook.gallery import ch03, figures
-r = results.Result(results.read(Path({str(evidence())!r})))
-drawn = {{name: draw(r) for name, draw in figures("03").items()}}
-assert len(drawn) >= 5 and all(len(f.alt) > 60 for f in drawn.values())
+    more = """
 rows = ch03.strongest_rows(r)
 costs = [row["removed: cost (nats)"] for row in rows]
 assert len(rows) == 8 and costs == sorted(costs, reverse=True)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    saved.draw_without_torch(CHAPTER, 5, more)

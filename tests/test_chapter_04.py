@@ -1,17 +1,14 @@
 """Chapter 04: the running model, bugs with their mutants, copying, and its evidence."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import saved
 import torch
 from trigram_toys import a_text, gen, planted_model, slow_count, toy, trained
 
-from circuitbook import gauge, paths
-from circuitbook.claims import recheck
+from circuitbook import gauge
 from circuitbook.skip_trigrams import bug_pairs, copying, trigrams, triple_runs, triple_study
 from circuitbook.skip_trigrams.triple_text import Text
 
@@ -214,47 +211,22 @@ def test_survival_of_entries():
 # ---- the evidence -------------------------------------------------------------------------------
 
 
-def evidence():
-    for path in (
-        ROOT / "results" / "course" / f"{CHAPTER}.json",
-        paths.BUILD / "results" / "course" / f"{CHAPTER}.json",
-        paths.BUILD / "quick" / "course" / f"{CHAPTER}.json",
-    ):
-        if path.is_file():
-            return path
-    pytest.skip("chapter 04 has not been measured yet")
-
-
 def test_claims_follow_from_their_numbers():
-    saved = json.loads(evidence().read_text(encoding="utf-8"))
-    assert len(saved["claims"]) >= 18
-    for claim in saved["claims"]:
-        assert recheck(claim) == "", claim["id"]
-    by_id, d = {c["id"]: c for c in saved["claims"]}, saved["data"]
+    d, by_id = saved.rechecked(CHAPTER, 18)
     assert by_id["trigrams.bugs"]["test"]["tests"][0]["value"] == len(d["bugs"]) >= 10
     for bug in d["bugs"]:  # acceptance (b), from the saved numbers
         b, n = np.array(bug["boost"]), np.array(bug["counts"], dtype=float)
         assert bug_pairs.determinant(torch.tensor(b)) <= 1e-4  # six digits are kept
         assert bug_pairs.smoothed_odds(n) >= 10 and n[0, 0] > n[0, 1] and n[1, 1] > n[1, 0]
-    if saved["config"]["triples"] >= 500:  # acceptance (c)
-        assert min(d["model"]["n"]) >= 500
-        assert d["text"]["pairs"]["true"][-1][1] > 0
-        low, high = d["text"]["pairs"]["shuffled OV"][-1][1:]
-        assert low <= 0 <= high
+    assert min(d["model"]["n"]) >= 500  # acceptance (c)
+    assert d["text"]["pairs"]["true"][-1][1] > 0
+    low, high = d["text"]["pairs"]["shuffled OV"][-1][1:]
+    assert low <= 0 <= high
 
 
 def test_figures_need_no_torch():
-    code = f"""
-import sys
-sys.modules["torch"] = None
-from pathlib import Path
-from circuitbook import results
-from circuitbook.gallery import ch04, figures
-r = results.Result(results.read(Path({str(evidence())!r})))
-drawn = {{name: draw(r) for name, draw in figures("04").items()}}
-assert len(drawn) >= 5 and all(len(f.alt) > 60 for f in drawn.values())
+    more = """
 assert len(ch04.kind_table(r)) >= 8 and len(ch04.bug_table(r)) >= 10
 assert len(ch04.survival_table(r)) == 6
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    saved.draw_without_torch(CHAPTER, 5, more)

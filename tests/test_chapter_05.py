@@ -1,16 +1,13 @@
 """Chapter 05: terms, scores, coordinates and cuts, each beside the mistake that must fail."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import saved
 import torch
 
-from circuitbook import bases, compose, cut, gauge, paths
-from circuitbook.claims import recheck
+from circuitbook import bases, compose, cut, gauge
 from circuitbook.composition import bilinear, edges, pairs
 from circuitbook.config import Config
 from circuitbook.model import Transformer
@@ -296,24 +293,8 @@ def test_a_write_constant_over_keys_is_invisible():
 # ---- the evidence -------------------------------------------------------------------------------
 
 
-def evidence():
-    for path in (
-        ROOT / "results" / "course" / f"{CHAPTER}.json",
-        paths.BUILD / "results" / "course" / f"{CHAPTER}.json",
-        paths.BUILD / "quick" / "course" / f"{CHAPTER}.json",
-    ):
-        if path.is_file():
-            return path
-    pytest.skip("chapter 05 has not been measured yet")
-
-
 def test_claims_follow_from_their_numbers():
-    saved = json.loads(evidence().read_text(encoding="utf-8"))
-    assert len(saved["claims"]) >= 20
-    for claim in saved["claims"]:
-        assert recheck(claim) == "", claim["id"]
-        assert claim["holds"] or claim["label"] == "conjecture", claim["sentence"]
-    data, by_id = saved["data"], {c["id"]: c for c in saved["claims"]}
+    data, by_id = saved.rechecked(CHAPTER, 20)
     h1, h2 = data["pair"]
     place = 1 + sum(s > data["scores"]["k"][h1][h2] for row in data["scores"]["k"] for s in row)
     assert by_id["compose.pair_scores_high"]["values"]["place"] == place
@@ -324,16 +305,7 @@ def test_claims_follow_from_their_numbers():
 
 
 def test_figures_need_no_torch():
-    code = f"""
-import sys
-sys.modules["torch"] = None
-from pathlib import Path
-from circuitbook import results
-from circuitbook.gallery import ch05, figures
-r = results.Result(results.read(Path({str(evidence())!r})))
-drawn = {{name: draw(r) for name, draw in figures("05").items()}}
-assert len(drawn) >= 8 and all(len(f.alt) > 60 for f in drawn.values())
+    more = """
 assert len(ch05.disagreement_rows(r)) == 6 and len(ch05.virtual_rows(r)) == 5
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    saved.draw_without_torch(CHAPTER, 8, more)

@@ -1,16 +1,14 @@
 """Chapter 06: taught functions by brute force, acceptance with mutants, its evidence."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import saved
 import torch
 from small_model import gen, model_of
 
-from circuitbook import cut, paths, probe, spine
-from circuitbook.claims import recheck
+from circuitbook import cut, probe, spine
 from circuitbook.induction import circuit, handbuilt, repeats
 
 ch06 = pytest.importorskip("circuitbook.taught.ch06", reason="run tools/derive.py taught")
@@ -199,23 +197,8 @@ def test_hand_built_models_as_the_lesson_calls_them():
 # ---- the evidence -------------------------------------------------------------------------------
 
 
-def evidence():
-    for path in (
-        ROOT / "results" / "course" / f"{CHAPTER}.json",
-        paths.BUILD / "results" / "course" / f"{CHAPTER}.json",
-        paths.BUILD / "quick" / "course" / f"{CHAPTER}.json",
-    ):
-        if path.is_file():
-            return path
-    pytest.skip("chapter 06 has not been measured yet")
-
-
 def test_claims_follow_from_their_numbers():
-    saved = json.loads(evidence().read_text(encoding="utf-8"))
-    assert len(saved["claims"]) >= 25
-    for claim in saved["claims"]:
-        assert recheck(claim) == "", claim["id"]
-    by_id, d = {c["id"]: c for c in saved["claims"]}, saved["data"]
+    d, by_id = saved.rechecked(CHAPTER, 25)
     (first, last), (writer, reader) = d["heads"], d["pair"]
     p, i = first.index(writer), last.index(reader)
     lost = d["edges"]["prefix_lost"]
@@ -235,7 +218,7 @@ def test_trial_refuses_a_circuit_that_is_not_there():
 
     from circuitbook.induction import trial
 
-    d = json.loads(evidence().read_text(encoding="utf-8"))["data"]
+    d = saved.rechecked(CHAPTER, 1)[0]
     d["moves"] = {
         k: d["moves"][k]
         for k in ("head coordinates R", "stream coordinates G", "W_U + c 1ᵀ", "constant per query")
@@ -257,17 +240,9 @@ def test_trial_refuses_a_circuit_that_is_not_there():
 
 
 def test_figures_need_no_torch():
-    code = f"""
-import sys
-sys.modules["torch"] = None
-from pathlib import Path
-from circuitbook import results
-from circuitbook.gallery import figures, tables06
-r = results.Result(results.read(Path({str(evidence())!r})))
-drawn = {{name: draw(r) for name, draw in figures("06").items()}}
-assert len(drawn) >= 9 and all(len(f.alt) > 60 for f in drawn.values())
+    more = """
+from circuitbook.gallery import tables06
 assert len(tables06.evidence_rows(r)) == 10 and len(tables06.removal_rows(r)) == 5
 assert len(tables06.survival_rows(r)) == 8 and tables06.protocol_rows(r)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    saved.draw_without_torch(CHAPTER, 9, more)

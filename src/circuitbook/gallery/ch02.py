@@ -3,9 +3,9 @@
 import re
 
 import numpy as np
-from matplotlib.colors import ListedColormap
 
 from circuitbook import plots
+from circuitbook.gallery.survival import box
 
 ROLES = {"attn-only-1l": "one layer", "attn-only-2l": "two layers", "gelu-1l": "one layer + MLP"}
 PLANTED = ("copies", "anti-copies", "turns", "random", "three topics")
@@ -281,23 +281,14 @@ def eigenvalue_plane(r):
 @plots.figure
 def survival_box(r):
     """What each change moves, and by how much of the largest value; else it survives."""
-    moved = np.array([[r["moves"][change][q] for change in CHANGES] for q in QUANTITIES])
-    told = "; ".join(
-        f"{q}: " + (", ".join(c for c, m in zip(CHANGES, row, strict=True) if m) or "nothing")
-        for q, row in zip(QUANTITIES, moved, strict=True)
+    return box(
+        r["moves"],
+        CHANGES,
+        QUANTITIES,
+        y_label="what people print",
+        about="quantity",
+        size=(8.0, 4.8),
     )
-    fig, ax = plots.canvas(size=(8, 4.8))
-    ax.imshow(moved > 0, cmap=ListedColormap(["#F4F4F4", plots.COLOURS[1]]), aspect="auto")
-    for (i, j), m in np.ndenumerate(moved):
-        word = f"moves {m:.0%}" if m >= 0.01 else "moves < 1%" if m else "survives"
-        ax.text(j, i, word, ha="center", va="center", fontsize=8, color="black" if m else "#777777")
-    ax.set_xticks(range(len(CHANGES)), labels=[c.replace(" coord", "\ncoord") for c in CHANGES])
-    ax.set_yticks(range(len(QUANTITIES)), labels=QUANTITIES)
-    ax.set_xlabel("change of the weights that keeps every probability")
-    ax.set_ylabel("what people print")
-    ax.set_title("Does it survive? Largest change, relative to the largest value")
-    ax.grid(visible=False)
-    return plots.Figure(fig, f"What moves each quantity. {told}.")
 
 
 @plots.figure

@@ -1,9 +1,9 @@
 """Figures and tables of chapter 05: terms of a score, pairs of heads, scores against cuts."""
 
 import numpy as np
-from matplotlib.colors import ListedColormap
 
 from circuitbook import plots
+from circuitbook.gallery.survival import box
 
 CLASSES = ("neither", "query side", "key side", "both")
 INPUTS = {"q": "query", "k": "key", "v": "value"}
@@ -268,23 +268,14 @@ def virtual_rows(r, n=5):
 @plots.figure
 def composition_survives(r):
     """What each change of the weights moves, and by how much of the value."""
-    moved = np.array([[r["moves"][c][q] for c in CHANGES] for q in QUANTITIES])
-    told = "; ".join(
-        f"{q}: " + (", ".join(c for c, m in zip(CHANGES, row, strict=True) if m) or "nothing")
-        for q, row in zip(QUANTITIES, moved, strict=True)
+    return box(
+        r["moves"],
+        CHANGES,
+        QUANTITIES,
+        y_label="what people print about a pair",
+        about="number about the pair",
+        size=(8.6, 4.2),
     )
-    fig, ax = plots.canvas(size=(8.6, 4.2))
-    ax.imshow(moved > 0, cmap=ListedColormap(["#F4F4F4", plots.COLOURS[1]]), aspect="auto")
-    for (i, j), m in np.ndenumerate(moved):
-        word = f"moves {m:.0%}" if m >= 0.01 else "moves < 1%" if m else "survives"
-        ax.text(j, i, word, ha="center", va="center", fontsize=8, color="black" if m else "#777777")
-    ax.set_xticks(range(len(CHANGES)), labels=[c.replace(" coord", "\ncoord") for c in CHANGES])
-    ax.set_yticks(range(len(QUANTITIES)), labels=QUANTITIES)
-    ax.set_xlabel("change of the weights that keeps every probability")
-    ax.set_ylabel("what people print about a pair")
-    ax.set_title("Does it survive? Largest change, relative to the largest value")
-    ax.grid(visible=False)
-    return plots.Figure(fig, f"What moves each number about the pair. {told}.")
 
 
 @plots.figure
