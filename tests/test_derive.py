@@ -92,7 +92,9 @@ def test_the_notebook_holds_outputs_and_nothing_of_this_machine(done):
 def test_the_readme_has_its_tables(done):
     text = (done / "README.md").read_text()
     assert "| 98 | [A toy lesson](notebooks/98_toy.ipynb) | Part 0 | 5 minutes |" in text
-    assert "| 98 | `toy.best` | measurement | yes | Head" in text
+    assert "| 98 | 2 | 1 | – | 1 | – | – | – |" in text
+    ledger = (done / "results" / "CLAIMS.md").read_text()
+    assert "| 98 | `toy.best` | measurement | yes | Head" in ledger
     assert text.startswith("# Toy\n") and text.endswith("\nend\n")
 
 
@@ -135,7 +137,8 @@ DRIFT = {
     ),
     "a teacher's copy": (f"assignments/source/{NAME}.ipynb", "the secret", "secret", "source"),
     "the chapters table": ("README.md", "5 minutes", "6 minutes", "README"),
-    "the claims table": ("README.md", "| measurement | yes", "| identity | yes", "README"),
+    "the claims table": ("README.md", "| 98 | 2 |", "| 98 | 3 |", "README"),
+    "the claims' page": ("results/CLAIMS.md", "| measurement | yes", "| identity | yes", "CLAIMS"),
     "the README's marks": ("README.md", "<!-- /derive:claims -->", "", "needs"),
 }
 
@@ -149,7 +152,13 @@ def test_drift_is_found(done, capsys, what):
 
 @pytest.mark.parametrize(
     "path",
-    [BOOK, f"assignments/release/{NAME}.ipynb", "src/circuitbook/taught/ch98.py", "README.md"],
+    [
+        BOOK,
+        f"assignments/release/{NAME}.ipynb",
+        "src/circuitbook/taught/ch98.py",
+        "README.md",
+        "results/CLAIMS.md",
+    ],
 )
 def test_a_missing_file_is_found(done, capsys, path):
     (done / path).unlink()

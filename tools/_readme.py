@@ -9,6 +9,7 @@ import re
 from _lesson import Lesson, LessonError
 
 from circuitbook import measure, paths, results, sources
+from circuitbook.claims import LABELS
 
 
 def _table(header: list[str], rows: list[list[str]]) -> str:
@@ -53,17 +54,43 @@ def chapters(lessons: list[Lesson]) -> str:
     return _table(["", "Chapter", "Series", "Reading", "CPU", "Exercises"], rows)
 
 
+def _claims_of(lesson: Lesson) -> list[dict]:
+    path = paths.RESULTS / "course" / f"{lesson.name}.json"
+    return results.read(path)["claims"] if path.is_file() else []
+
+
 def claims(lessons: list[Lesson]) -> str:
-    """Every committed claim with its label and state."""
+    """How many claims each chapter makes, by kind of evidence, and which do not hold."""
     rows = []
     for lesson in lessons:
-        path = paths.RESULTS / "course" / f"{lesson.name}.json"
-        if not path.is_file():
-            continue
-        for c in results.read(path)["claims"]:
-            state = "yes" if c["holds"] else "**no**"
-            rows.append([lesson.number, f"`{c['id']}`", c["label"], state, c["sentence"]])
-    return _table(["", "Claim", "Evidence", "Holds", "In words"], rows)
+        made = _claims_of(lesson)
+        if made:
+            counts = [sum(c["label"] == label for c in made) or "–" for label in LABELS]
+            refused = ", ".join(f"`{c['id']}`" for c in made if not c["holds"]) or "–"
+            rows.append([lesson.number, len(made), *counts, refused])
+    cells = [[str(cell) for cell in row] for row in rows]
+    return _table(["", "Claims", *LABELS, "does not hold"], cells)
+
+
+def ledger(lessons: list[Lesson]) -> str:
+    """The page results/CLAIMS.md: every committed claim with its label and state."""
+    rows = [
+        [
+            lesson.number,
+            f"`{c['id']}`",
+            c["label"],
+            "yes" if c["holds"] else "**no**",
+            c["sentence"],
+        ]
+        for lesson in lessons
+        for c in _claims_of(lesson)
+    ]
+    head = (
+        "# Every claim of the course\n\n"
+        "Built from the results beside this page; the sentences get their numbers from there. "
+        "The README says what the kinds of evidence mean. Claims that fail stay in.\n\n"
+    )
+    return head + _table(["", "Claim", "Evidence", "Holds", "In words"], rows) + "\n"
 
 
 def times(lessons: list[Lesson]) -> str:
