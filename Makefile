@@ -34,8 +34,8 @@ endif
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup text all test lint format lab figures lessons check weights accept doctor \
-	clean python ready
+.PHONY: help setup text all test lint format lab figures lessons check compare weights accept \
+	doctor clean python ready
 
 help: ## List what this menu offers
 	@echo 'Circuitbook. Usage: make TARGET [DEVICE=auto|cpu|cuda] [MODELS=course|published] [QUICK=1]'
@@ -53,8 +53,10 @@ all: text ## Measure every chapter, draw figures, build notebooks, list the clai
 	$(PY) tools/derive.py taught || status=1; \
 	$(PY) -m circuitbook.measure || status=1; \
 	$(PY) -m circuitbook.gallery || status=1; \
+	$(PY) -m circuitbook.attribution.page || status=1; \
 	$(PY) tools/derive.py all || status=1; \
 	$(PY) -m circuitbook.results compare || status=1; \
+	RECOMPUTE=1 $(PY) -m circuitbook.series || status=1; \
 	RECOMPUTE=1 $(PY) -m circuitbook.results claims || status=1; \
 	exit $$status
 
@@ -75,6 +77,7 @@ lab: setup ## Open JupyterLab on your own copy of the notebooks, in work/
 
 figures: ready ## Draw the figures again from the results; trains and downloads nothing
 	@$(PY) -m circuitbook.gallery
+	@$(PY) -m circuitbook.attribution.page
 
 lessons: ready ## Build notebooks, assignments and tables from scripts/; downloads nothing
 	@$(PY) tools/derive.py all
@@ -83,14 +86,21 @@ check: ready ## List every claim with its state and look for drift in what is bu
 	@status=0; \
 	$(PY) -m circuitbook.results claims || status=1; \
 	$(PY) -m circuitbook.gallery --check || status=1; \
+	$(PY) -m circuitbook.attribution.page --check || status=1; \
 	$(PY) tools/derive.py all --check || status=1; \
+	$(PY) -m circuitbook.series --check || status=1; \
 	exit $$status
 
-weights: text ## Train the course's models (hours); goes on where it stopped
+compare: ready ## Set every number of the series beside ours, from results/ alone
+	@$(PY) -m circuitbook.series
+
+weights: text ## Train the models and dictionaries (hours); goes on where it stopped
 	@$(PY) -m circuitbook.train all
+	@$(PY) -m circuitbook.autoencoders.train all
 
 accept: ready ## Make the new measurements the committed evidence (read CONTRIBUTING first)
 	@$(PY) -m circuitbook.measure --accept
+	@$(PY) -m circuitbook.series
 
 doctor: python ## Say what this machine has, what will be slow and what to do next
 	@PYTHONPATH=src $(BOOT) -m circuitbook.doctor

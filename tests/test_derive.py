@@ -93,7 +93,7 @@ def test_the_readme_has_its_tables(done):
     text = (done / "README.md").read_text()
     assert "| 98 | [A toy lesson](notebooks/98_toy.ipynb) | Part 0 | 5 minutes |" in text
     assert "| 98 | 2 | 1 | – | 1 | – | – | – |" in text
-    ledger = (done / "results" / "CLAIMS.md").read_text()
+    ledger = (done / "results" / "claims.md").read_text()
     assert "| 98 | `toy.best` | measurement | yes | Head" in ledger
     assert text.startswith("# Toy\n") and text.endswith("\nend\n")
 
@@ -138,7 +138,7 @@ DRIFT = {
     "a teacher's copy": (f"assignments/source/{NAME}.ipynb", "the secret", "secret", "source"),
     "the chapters table": ("README.md", "5 minutes", "6 minutes", "README"),
     "the claims table": ("README.md", "| 98 | 2 |", "| 98 | 3 |", "README"),
-    "the claims' page": ("results/CLAIMS.md", "| measurement | yes", "| identity | yes", "CLAIMS"),
+    "the claims' page": ("results/claims.md", "| measurement | yes", "| identity | yes", "claims"),
     "the README's marks": ("README.md", "<!-- /derive:claims -->", "", "needs"),
 }
 
@@ -157,7 +157,7 @@ def test_drift_is_found(done, capsys, what):
         f"assignments/release/{NAME}.ipynb",
         "src/circuitbook/taught/ch98.py",
         "README.md",
-        "results/CLAIMS.md",
+        "results/claims.md",
     ],
 )
 def test_a_missing_file_is_found(done, capsys, path):

@@ -78,7 +78,8 @@ def test_these_neither_install_nor_fetch(target, tmp_path):
 def test_all_measures_before_it_draws_and_compares():
     commands = make("-n", "all").stdout
     order = ["setup", "corpus fetch", "derive.py taught", "circuitbook.measure"]
-    order += ["circuitbook.gallery", "derive.py all", "results compare", "results claims"]
+    order += ["circuitbook.gallery", "attribution.page", "derive.py all", "results compare"]
+    order += ["circuitbook.series", "results claims"]
     places = [commands.index(word) for word in order]
     assert places == sorted(places)
 

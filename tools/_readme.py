@@ -73,7 +73,7 @@ def claims(lessons: list[Lesson]) -> str:
 
 
 def ledger(lessons: list[Lesson]) -> str:
-    """The page results/CLAIMS.md: every committed claim with its label and state."""
+    """The page results/claims.md: every committed claim with its label and state."""
     rows = [
         [
             lesson.number,

@@ -25,7 +25,8 @@ __all__ = [
 ]  # fmt: skip
 
 # Okabe and Ito's palette, for every kind of colour vision; markers repeat the distinction in print.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#F0E442")
+# Grey stands for their yellow, which is too pale for a line on white.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#8A8A8A")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DPI = 110
 STYLE = {

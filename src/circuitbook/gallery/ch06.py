@@ -5,7 +5,7 @@ import numpy as np
 from circuitbook import plots
 
 INPUTS = ("query", "key", "value")
-ARROW = {"arrowstyle": "-", "color": "#555555"}
+GREY = {"color": "#999999", "alpha": 0.12, "zorder": 0}
 KINDS = (
     "uniform", "first", "previous", "duplicate", "fixed offset, best", "one too far", "ideal",
 )  # fmt: skip
@@ -283,10 +283,12 @@ def phase_change(r):
                 title=label.split(" (")[0],
                 ax=ax,
             )
+            for low, high in windows:
+                span = ax.axvspan(low / million, high / million, **GREY)
             if key != "prefix_matching" and ax.get_legend():
                 ax.get_legend().remove()  # one legend serves all panels
-            for low, high in windows:
-                ax.axvspan(low / million, high / million, color="#999999", alpha=0.12, zorder=0)
+            if key == "loss" and windows:
+                ax.legend([span], ["phase change, each run"])
 
         return panel
 
@@ -330,7 +332,7 @@ def phase_change(r):
 def loss_paths(r):
     """Per-token losses of all snapshots on their first two principal components."""
     pca = r["growth"]["pca"]
-    fig, ax = plots.canvas(size=(7, 4.2))
+    fig, ax = plots.canvas(size=(8.4, 4.2))
     paths = {k: np.array(x) for k, x in sorted(pca["path"].items(), key=deepest_first)}
     plots.lines(
         {role: (path[:, 0], path[:, 1]) for role, path in paths.items()},
@@ -340,16 +342,15 @@ def loss_paths(r):
         ax=ax,
     )
     told = []
-    for role, path in paths.items():
-        peak = pca["peak"][role]
-        if peak:
+    for line, (role, path) in zip(ax.get_lines(), paths.items(), strict=False):
+        if peak := pca["peak"][role]:
             at = int(np.argmin(np.abs(np.array(pca["tokens"][role]) - peak["tokens"])))
-            at_words = f"{peak['tokens'] / 1e6:.1f} M"
-            ax.annotate(at_words, path[at], (8, 8), textcoords="offset points", arrowprops=ARROW)
-            told.append(
-                f"{role} turns by {peak['angle']:.0f} degrees at {peak['tokens'] / 1e6:.1f}"
-            )
-    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
+            ax.plot(*path[at], marker="o", markersize=16, markerfacecolor="none", linestyle="",
+                    markeredgewidth=2, markeredgecolor=line.get_color(),
+                    label=f"its sharpest turn, at {peak['tokens'] / 1e6:.1f} M tokens")  # fmt: skip
+            where = f"{peak['angle']:.0f} degrees at {peak['tokens'] / 1e6:.1f}"
+            told.append(f"{role} turns by {where}")
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), labelspacing=0.9)
     return plots.Figure(
         fig,
         f"Paths of {len(paths)} training runs on two principal components of per-token losses, "

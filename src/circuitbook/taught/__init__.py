@@ -30,6 +30,18 @@ _HOME = {
     "overlap_parts": "ch05",
     "fixed_offset_scores": "ch06",
     "virtual_qk": "ch06",
+    "neuron_terms": "ch07",
+    "whiten": "ch07",
+    "agreement": "ch07",
+    "DRAW_SEED": "ch07",
+    "DRAWN": "ch07",
+    "read_back": "ch08",
+    "toy_gradient": "ch08",
+    "sae_forward": "ch09",
+    "naive_loss": "ch09",
+    "best_match": "ch09",
+    "top_k_code": "ch09",
+    "reason_terms": "ch09",
 }
 
 

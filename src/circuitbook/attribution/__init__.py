@@ -1,0 +1,1 @@
+"""Chapter 09: the attribution graph of a prompt, with transcoders in place of the MLPs."""

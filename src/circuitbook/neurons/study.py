@@ -1,0 +1,175 @@
+"""The chapter's measurements in three parts: the algebra, the neurons of one model, the contexts.
+
+Each takes what the lesson teaches as an argument, so the lesson's own functions are what is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from circuitbook import corpus, zoo
+from circuitbook.model import Transformer
+from circuitbook.neurons import (
+    ablate,
+    context_learning,
+    contexts,
+    draw,
+    expansion,
+    survive,
+    tables,
+)
+from circuitbook.results import bound
+
+LIMITS = {"float32": 1e-5, "float64": 1e-12}
+RANKED = (1e-3, 10)  # a neuron is ranked when it fires on this share of tokens, in 10 documents
+DEPTH = {
+    "second layer, no MLP": ("attn-only-2l", "attn-only-1l"),
+    "second layer, with MLPs": ("gelu-2l", "gelu-1l"),
+}
+
+
+def evenly(n_windows: int, n: int) -> Int[Tensor, " n"]:
+    """n of so many windows, evenly spaced, so that all documents have their part."""
+    return torch.linspace(0, n_windows - 1, n).round().long()
+
+
+def algebra(
+    model: Transformer,
+    tokens: Int[Tensor, "window pos"],
+    neuron_terms: Callable[..., Tensor],
+    whiten: Callable[[Tensor], tuple[Tensor, Tensor]],
+    agreement: Callable[..., Tensor],
+) -> dict[str, Any]:
+    """GELU's numbers, two identities in both precisions with their mutants, and what survives."""
+    exact = zoo.load("gelu-1l", dtype=torch.float64, center=False, device="cpu")
+    errors: dict[str, Any] = {}
+    for kind, m in (("float32", model), ("float64", exact)):
+        found = expansion.identity_errors(m, tokens, neuron_terms)
+        errors |= {f"{name}, {kind}": bound(x, LIMITS[kind]) for name, x in found.items()}
+    mutants = expansion.identity_errors(model, tokens, neuron_terms, biased=False)
+    errors["expansion without b_out"] = mutants["expansion"]
+    errors["split without bias"] = mutants["split"]
+    hidden = survive.hidden_bases(exact, tokens[:2])
+    gelu = {
+        name: {"at_1": f(1.0), "at_minus_1": f(-1.0), "sum": f(1.0) + f(-1.0), "at_0": f(0.0)}
+        for name, f in expansion.GELUS.items()
+    }
+    return {
+        "gelu": gelu,
+        "identities": errors,
+        "hidden": {"turned": hidden["turned"], "renumbered": bound(hidden["renumbered"], 1e-9)},
+        "moves": survive.survival(exact, tokens, whiten, agreement),
+    }
+
+
+def neurons(
+    model: Transformer,
+    held_out: corpus.Windows,
+    chosen: tuple[int, ...],
+    whiten: Callable[[Tensor], tuple[Tensor, Tensor]],
+    agreement: Callable[..., Tensor],
+    *,
+    windows: int,
+    words: int,
+    firing: int,
+    extremes: int,
+    seed: int,
+) -> dict[str, Any]:
+    """A one-layer model's neurons on text: statistics, the draw, the extremes, and ablations."""
+    some = evenly(len(held_out.tokens), windows)
+    tokens, doc = (torch.from_numpy(x)[some] for x in (held_out.tokens, held_out.doc))
+    kinds, names = ([x[i] for i in some.tolist()] for x in (held_out.source, held_out.names))
+    text = contexts.read_text(model, tokens, doc)
+    writes, reads = tables.most_written(model, 0, words), tables.most_read(model, 0, words)
+    found = contexts.survey(model, text, whiten, agreement, writes.ids, firing=firing, seed=seed)
+    allowed = (found.share >= RANKED[0]) & (found.documents >= RANKED[1])
+    ids = allowed.nonzero().flatten()
+    clean, mixed = draw.extremes(found.agreement, allowed, extremes)
+    frequency = expansion.word_frequencies(model.cfg.d_vocab)
+    alike = ablate.as_frequent(writes.ids, frequency)
+    partners = ablate.partners(found.share, allowed)
+    base = ablate.base_rates(text, writes.ids, model.cfg.d_vocab)
+    gone = ablate.effects(model, text, found, writes.ids, alike, partners)
+    statistics = {
+        "share firing": found.share,
+        "maximum": found.maximum,
+        "single-mindedness": found.agreement,
+        "firing on its best token": found.top_token,
+        "followed by its words": found.right,
+    }
+    score = found.agreement[ids]
+    fifths = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0])
+
+    def cards(of: Any) -> list[dict]:
+        return [
+            contexts.card(model, text, tokens, found, writes, reads, n, kinds, names) for n in of
+        ]
+
+    return {
+        "draw": {
+            "neurons": chosen,
+            "of": len(found.share),
+            "statistics": draw.summary(statistics, chosen),
+        },
+        "all": {
+            "share firing": found.share,
+            "single-mindedness": found.agreement,
+            "allowed": allowed,
+        },
+        "agreement": {
+            "quartiles": torch.quantile(score, fifths),
+            "allowed": len(ids),
+            "silent": int((found.share == 0).sum()),
+            "tokens": len(text.token),
+            "documents": len(text.doc.unique()),
+            "above a quarter": (score >= 0.25).double().mean(),
+            "rank correlation": draw.rank_correlation(score, found.top_token[ids]),
+            "top token, cleanest": found.top_token[clean[0]],
+            "top token, most mixed": found.top_token[mixed[0]],
+        },
+        "cards": {"cleanest": cards(clean), "most mixed": cards(mixed), "drawn": cards(chosen)},
+        "words": {"neurons above base": (found.right > base)[ids].double().mean()},
+        "ablation": ablate.study(gone, base, ids),
+        "synthetic": contexts.synthetic_scores(agreement),
+    }
+
+
+def context(
+    models: Mapping[str, Transformer], held_out: corpus.Windows, shuffled: int, seed: int
+) -> dict[str, Any]:
+    """In-context learning of all models on the same windows: levels, errors, controls, units."""
+    tokens, doc = torch.from_numpy(held_out.tokens), torch.from_numpy(held_out.doc)
+    k, part = context_learning.indices(), evenly(len(tokens), shuffled)
+    loss = {role: context_learning.losses(m, tokens, k) for role, m in models.items()}
+    scores = {role: context_learning.scores(x, k) for role, x in loss.items()}
+    sizes = tuple(n for n in (10, 20, 40, 80, 120, 160, 220, 300) if n <= len(tokens))
+
+    def generator(n: int) -> torch.Generator:
+        return torch.Generator().manual_seed(seed + n)
+
+    out = context_learning.compare(scores, doc) | {
+        "windows": len(tokens),
+        "documents": len(doc.unique()),
+        "mix": contexts.mix_of(held_out.source),
+        "sizes": sizes,
+        "by_index": {role: context_learning.by_index(x, k, doc) for role, x in loss.items()},
+        "controls": context_learning.controls(models, tokens[part], doc[part], generator(1)),
+        "units": context_learning.unit_losses(loss, tokens, k, held_out.source),
+        "alphabets": context_learning.two_alphabets(
+            corpus.train_tokens()[:1_000_000], tokens, next(iter(models.values())).cfg.d_vocab
+        ),
+        "needed": {},
+        "detected": {},
+    }
+    for name, (a, b) in DEPTH.items():
+        gap = {x: getattr(scores[a], x) - getattr(scores[b], x) for x in ("broad", "single")}
+        out["needed"][name] = {x: context_learning.needed(g, doc) for x, g in gap.items()}
+        out["detected"][name] = {
+            x: context_learning.detected(g, doc, sizes, generator(2)) for x, g in gap.items()
+        }
+    return out

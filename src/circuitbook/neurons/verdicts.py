@@ -1,0 +1,340 @@
+"""The sentences of chapter 07 about cuts, in-context learning, units and the pair.
+
+Bounds as in `evidence`: the plan's where they are called asked or allowed.
+"""
+
+from __future__ import annotations
+
+from circuitbook.claims import all_of, atleast, atmost, claim, equal
+from circuitbook.neurons.evidence import (
+    Data,
+    algebra_claims,
+    count_claims,
+    neuron_claims,
+    num,
+    silence_claims,
+    sure,
+)
+
+
+def claims(d: Data) -> list[dict]:
+    """All claims of the chapter, in the order of the lesson."""
+    parts = (count_claims, algebra_claims, silence_claims, neuron_claims, ablation_claims,
+             context_claims, unit_claims, pair_claims)  # fmt: skip
+    return [c for part in parts for c in part(d)]
+
+
+def ablation_claims(d: Data) -> list[dict]:
+    """Neurons taken away where they fire."""
+    a, e = d["ablation"], d["earlier"]
+    least = min(sure(x) for x in a["more"].values())
+    share = min(num(x) for x in a["neurons where own falls more"].values())
+    control = max(a["controls"], key=lambda name: a["controls"][name][0])
+    return [
+        claim(
+            "neurons.logit_is_algebra",
+            "In the last layer the fall of a neuron's own words, as centred logits, is its "
+            "activation above its mean times its boost, to {limit} of the largest: the sign was "
+            "never in doubt.",
+            label="identity",
+            values={"limit": f"{d['identities']['ablated logit']['limit']:.0e}"},
+            holds=equal(d["identities"]["ablated logit"]["ok"], True),
+        ),
+        claim(
+            "neurons.words_fall",
+            "Hold a neuron of `gelu-1l` at its mean where it fires: its own ten words lose "
+            "{own:.2f} ± {se:.3f} nats of log-probability, over {n} neurons and {k} firings. The "
+            "best control, {control}, gives {other:.3f}. Each control falls less by {least:.0f} "
+            "paired standard errors or more, and in at least {share:.1%} of neurons.",
+            label="intervention",
+            values={
+                "own": a["own"][0],
+                "se": a["own"][1],
+                "n": a["neurons"],
+                "k": a["positions"],
+                "control": control,
+                "other": a["controls"][control][0],
+                "least": least,
+                "share": share,
+            },
+            holds=all_of(atleast(least, 2), atleast(share, 0.5)),
+        ),
+        claim(
+            "neurons.loss_where_right",
+            "The same ablation raises the loss by {right:.2f} ± {right_se:.2f} nats where one of "
+            "its words is the next token, by {wrong:.4f} ± {wrong_se:.4f} where none is.",
+            label="intervention",
+            values={
+                "right": a["loss where right"][0],
+                "right_se": a["loss where right"][1],
+                "wrong": a["loss where wrong"][0],
+                "wrong_se": a["loss where wrong"][1],
+            },
+            holds=atleast(sure(a["loss where right"]), 2),
+        ),
+        claim(
+            "neurons.earlier_layer",
+            "In the first layer of `gelu-2l`, {n} drawn neurons that fire there: their words lose "
+            "{direct:.2f} ± {direct_se:.2f} nats when the write leaves the last stream only, "
+            "{total:.2f} ± {total_se:.2f} when the neuron is held at its mean and layer 1 is run "
+            "again. {value:.0%} of them lower their words in total.",
+            label="intervention",
+            values={
+                "n": e["neurons"],
+                "direct": e["direct"][0],
+                "direct_se": e["direct"][1],
+                "total": e["total"][0],
+                "total_se": e["total"][1],
+            },
+            holds=atleast(e["neurons that lower"], 0.5),
+        ),
+    ]
+
+
+def context_claims(d: Data) -> list[dict]:
+    """In-context learning."""
+    icl = d["icl"]
+    gap, c = icl["differences"], icl["controls"]
+    deep, deep_mlp = gap["second layer, no MLP"], gap["second layer, with MLPs"]
+    mlp = {name: gap[name]["broad"] for name in ("MLP, one layer", "MLPs, two layers")}
+    depth = min(abs(deep["broad"][0]), abs(deep_mlp["broad"][0]))
+    controls = ("inside windows", "across windows")
+    worst = {name: _worst(c[name]) for name in controls}
+    nulls = {
+        "text": icl["levels"]["attn-only-0l"]["broad"],
+        "inside": c["inside windows"]["attn-only-0l"],
+        "across": c["across windows"]["attn-only-0l"],
+    }
+    bold, past = c["entropy"]["across windows"], c["beyond zero layers"]
+    beyond = {
+        "inside": past["inside windows"]["attn-only-2l"],
+        "one": past["inside windows"]["attn-only-1l"],
+        "across": past["across windows"]["attn-only-2l"],
+        "other": past["across windows"]["attn-only-1l"],
+    }
+    need = icl["needed"]["second layer, no MLP"]
+    return [
+        claim(
+            "neurons.icl_depth",
+            "With a second layer the broad score is lower by {mean:.2f} ± {se:.2f} nats, with MLPs "
+            "by {mlp:.2f} ± {mlp_se:.2f} ({n} windows of {docs} documents, paired). Two standard "
+            "errors were asked of the first: {value:.1f}.",
+            label="measurement",
+            values={
+                "mean": -deep["broad"][0],
+                "se": deep["broad"][1],
+                "mlp": -deep_mlp["broad"][0],
+                "mlp_se": deep_mlp["broad"][1],
+                "n": icl["windows"],
+                "docs": icl["documents"],
+                "value": -sure(deep["broad"]),
+            },
+            holds=all_of(atleast(-sure(deep["broad"]), 2), atleast(-sure(deep_mlp["broad"]), 2)),
+        ),
+        claim(
+            "neurons.icl_mlp",
+            "An MLP moves the broad score by {one:+.3f} ± {one_se:.3f} nats with one layer and by "
+            "{two:+.3f} ± {two_se:.3f} with two; a second layer moves it by {depth:.2f} or more.",
+            label="measurement",
+            values={
+                "one": mlp["MLP, one layer"][0],
+                "one_se": mlp["MLP, one layer"][1],
+                "two": mlp["MLPs, two layers"][0],
+                "two_se": mlp["MLPs, two layers"][1],
+                "depth": depth,
+            },
+            holds=atmost(max(abs(x[0]) for x in mlp.values()), depth / 2),
+        ),
+        claim(
+            "neurons.single_is_noisy",
+            "To tell two layers from one by two standard errors, the broad score needs about "
+            "{broad:.0f} windows like these, the single tokens about {single:.0f}: {value:.1f} "
+            "times as many.",
+            label="measurement",
+            values={"broad": need["broad"], "single": need["single"]},
+            holds=atleast(need["single"] / need["broad"], 2),
+        ),
+        claim(
+            "neurons.shuffled_inside",
+            "With the words of each window in random order, the plan asked for a score within two "
+            "standard errors of zero. The farthest of {n} models is at {mean:+.2f} ± {se:.2f} nats "
+            "({role}); two layers minus one is {depth:+.2f} ± {depth_se:.2f}.",
+            label="conjecture",
+            values=_farthest(c, "inside windows"),
+            holds=atmost(abs(sure(worst["inside windows"][1])), 2),
+        ),
+        claim(
+            "neurons.shuffled_across",
+            "With the words of all windows mixed, nothing should be left to learn: within two "
+            "standard errors of zero. The farthest of {n} models is at {mean:+.2f} ± {se:.2f} nats "
+            "({role}); two layers minus one is {depth:+.2f} ± {depth_se:.2f}.",
+            label="conjecture",
+            values=_farthest(c, "across windows"),
+            holds=atmost(abs(sure(worst["across windows"][1])), 2),
+        ),
+        claim(
+            "neurons.no_context",
+            "The model without layers cannot learn from a context. Its score is {text:+.2f} ± "
+            "{text_se:.2f} nats on the text, {inside:+.2f} ± {inside_se:.2f} and {across:+.2f} ± "
+            "{across_se:.2f} on the two controls; two standard errors are allowed of each.",
+            label="measurement",
+            values={
+                f"{name}{end}": x[i]
+                for name, x in nulls.items()
+                for i, end in enumerate(("", "_se"))
+            },
+            holds=all_of(*(atmost(abs(sure(x)), 2) for x in nulls.values())),
+        ),
+        claim(
+            "neurons.words_without_order",
+            "On the same windows, beyond the model without layers: shuffled inside, the score of "
+            "`attn-only-2l` is {inside:+.2f} ± {inside_se:.2f} nats and that of `attn-only-1l` "
+            "{one:+.2f} ± {one_se:.2f}; mixed across, {across:+.2f} ± {across_se:.2f} and "
+            "{other:+.2f} ± {other_se:.2f}. Expected: two layers still gain from words without "
+            "order, by two standard errors, and from mixed words they do not.",
+            label="conjecture",
+            values={
+                f"{name}{end}": x[i]
+                for name, x in beyond.items()
+                for i, end in enumerate(("", "_se"))
+            },
+            holds=all_of(
+                atmost(sure(beyond["inside"]), -2), atmost(abs(sure(beyond["across"])), 2)
+            ),
+        ),
+        claim(
+            "neurons.learns_the_disorder",
+            "On mixed words the guesses of `attn-only-2l` are less bold late than early: their "
+            "entropy changes by {mean:+.2f} ± {se:.2f} nats beyond the model without layers, that "
+            "of `gelu-2l` by {mlp:+.2f} ± {mlp_se:.2f}. A rise by two standard errors was expected "
+            "of the first.",
+            label="conjecture",
+            values={
+                "mean": bold["attn-only-2l"][0],
+                "se": bold["attn-only-2l"][1],
+                "mlp": bold["gelu-2l"][0],
+                "mlp_se": bold["gelu-2l"][1],
+            },
+            holds=atleast(sure(bold["attn-only-2l"]), 2),
+        ),
+    ]
+
+
+def _worst(scores: Data) -> tuple[str, list[float]]:
+    """The model whose score lies most standard errors from zero."""
+    return max(scores.items(), key=lambda x: abs(sure(x[1])))
+
+
+def _farthest(c: Data, name: str) -> dict:
+    role, (mean, se) = _worst(c[name])
+    depth = c[f"{name}, depth"]
+    return {
+        "n": len(c[name]),
+        "role": role,
+        "mean": mean,
+        "se": se,
+        "depth": depth[0],
+        "depth_se": depth[1],
+    }
+
+
+def unit_claims(d: Data) -> list[dict]:
+    """Units that compare."""
+    two, units = d["icl"]["alphabets"], d["icl"]["units"]
+    kinds = [k for k in units if k != "all"]
+    role = "gelu-2l"
+    by_token = sorted(kinds, key=lambda k: units[k]["nats a token"][role])
+    by_byte = sorted(kinds, key=lambda k: units[k]["bits a byte"][role])
+    return [
+        claim(
+            "neurons.units",
+            "Guessed from frequencies alone, the same text costs {byte:.2f} nats a byte-symbol and "
+            "{token:.2f} nats a token. In bits a byte it is {byte_bits:.2f} and {token_bits:.2f}: "
+            "the order turns round.",
+            label="measurement",
+            values={
+                "byte": two["bytes"]["nats a symbol"],
+                "token": two["tokens"]["nats a symbol"],
+                "byte_bits": two["bytes"]["bits a byte"],
+                "token_bits": two["tokens"]["bits a byte"],
+            },
+            holds=all_of(
+                atleast(two["tokens"]["nats a symbol"] - two["bytes"]["nats a symbol"], 0),
+                atleast(two["bytes"]["bits a byte"] - two["tokens"]["bits a byte"], 0),
+            ),
+        ),
+        claim(
+            "neurons.bits",
+            "In bits a byte `gelu-2l` reads {best} best ({low:.2f}) and {last} worst ({high:.2f}). "
+            "By nats a token the order from best to worst is {tokens}, by bits a byte {bytes}.",
+            label="measurement",
+            values={
+                "best": by_byte[0],
+                "last": by_byte[-1],
+                "low": units[by_byte[0]]["bits a byte"][role],
+                "high": units[by_byte[-1]]["bits a byte"][role],
+                "tokens": ", ".join(by_token),
+                "bytes": ", ".join(by_byte),
+            },
+            holds=atleast(
+                units[by_byte[-1]]["bits a byte"][role] - units[by_byte[0]]["bits a byte"][role], 0
+            ),
+        ),
+    ]
+
+
+def pair_claims(d: Data) -> list[dict]:
+    """The spine, with an MLP between its two heads."""
+    p = d["pair"]
+    head, edge = p["previous"], p["edges"]
+    others = {h: x for h, x in edge.items() if h != head}
+    rest = max(others, key=lambda h: others[h]["rise"][0])
+    readers = p["readers"]["readers"]
+    rival = max((h for h in readers if h not in ("token", head)), key=lambda h: readers[h])
+    names = p["names"]
+    mlps = sum(x[0] for name, x in names.items() if name.startswith("MLP"))
+    total = sum(x[0] for x in names.values())
+    return [
+        claim(
+            "neurons.pair_read",
+            "In `gelu-2l` {value} of {n} neurons of `MLP 0` take a tenth or more of the "
+            "variance of their pre-activation from {head}, the pair's first; {other} from {rival}.",
+            label="measurement",
+            values={
+                "value": readers[head],
+                "n": p["readers"]["neurons"],
+                "head": head,
+                "other": readers[rival],
+                "rival": rival,
+            },
+            holds=atleast(readers[head], 1),
+        ),
+        claim(
+            "neurons.pair_edge",
+            "Give `MLP 0` alone the mean of {head}'s write in place of the write, and run on: the "
+            "loss rises by {rise:.3f} ± {se:.3f} nats. The next costly edge, from {rest}, is worth "
+            "{other:.3f}.",
+            label="intervention",
+            values={
+                "head": head,
+                "rise": edge[head]["rise"][0],
+                "se": edge[head]["rise"][1],
+                "rest": rest,
+                "other": others[rest]["rise"][0],
+            },
+            holds=atleast(sure(edge[head]["rise"]), 2),
+        ),
+        claim(
+            "neurons.pair_name",
+            "On the name prompts the right name stands {total:.2f} above its rivals in `gelu-2l`. "
+            "Its induction head, {reader}, writes {own:.2f} of it, the two MLPs {value:.2f}.",
+            label="measurement",
+            values={
+                "total": total,
+                "reader": p["induction"].split()[1],
+                "own": names[p["induction"]][0],
+                "value": mlps,
+            },
+            holds=atleast(names[p["induction"]][0] / total, 0.25),
+        ),
+    ]
