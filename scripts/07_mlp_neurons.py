@@ -113,13 +113,13 @@ check("07.mean_ablation", mean_ablation)
 
 # %% [markdown] tags=["core"]
 # ## 5 · Is a neuron about one thing? · core, 6 minutes
-# A neuron that means one thing should fire in contexts that are alike. So draw two of its firings, in proportion to the activation. How alike are the streams that it read? Four details make this honest.
+# A neuron that means one thing should fire in contexts that are alike. So draw two of its firings, in proportion to the activation. How alike are the streams that it read? Three details make this honest.
 # - **Units of the text.** Streams have directions that are always long. We *whiten*: centre, and divide by the text's own spread. This also makes the number the same in all stream coordinates.
-# - **Its own direction does not count.** Firing *means* a large component along $k$. That part is alike by selection, even for a neuron along a random direction. We leave it out.
 # - **Different documents.** Two firings in one file are alike because the file is.
 # - **All firings count**, not the best few.
 #
-# The result is a mean cosine: one for a single context, a half for two unrelated ones, zero for contexts with nothing in common. We call it **single-mindedness**. It knows streams, not meanings. A neuron for *all words in capitals* would score below a neuron for one word.
+# The result is a mean cosine, the **agreement** of a neuron's contexts. It knows streams, not meanings: a neuron for *all words in capitals* scores below a neuron for one word.
+# A number needs a floor and a ceiling. Floor: firing *means* a large component along $k$, so firings along a *random* direction agree too, by selection alone. Each neuron stands beside random directions that fire as often. (To project $k$ out would be no cure: a good reader of a topic reads along that topic, and it would look mixed.) Ceiling: detectors that fire on every copy of one token and on nothing else.
 
 
 # %% tags=["save", "core"]
@@ -136,19 +136,17 @@ def whiten(x):
 
 
 # %% tags=["save", "core"]
-def agreement(x, fires, doc, own):
+def agreement(x, fires, doc):
     """Σ a_i a_j cos(x_i, x_j) / Σ a_i a_j over pairs of firings in different documents; [neuron].
 
-    x [n, d] whitened, fires [n, neuron] >= 0, own [d, neuron] unit vectors that are projected out of
-    x, doc [n] with equal entries side by side. Neurons that fire in one document only score 0.
+    x [n, d] whitened, fires [n, neuron] >= 0, doc [n] with equal entries side by side. Neurons that
+    fire in one document only score 0.
     """
-    along = x @ own
-    rest = (x.square().sum(1, keepdim=True) - along.square()).clamp_min(1e-12).sqrt()
+    unit = x / x.norm(dim=1, keepdim=True)
     sizes = doc.unique_consecutive(return_counts=True)[1].tolist()
     total, same, pairs = 0, 0, fires.sum(0).square()
-    for part, here, weight in zip(x.split(sizes), fires.split(sizes), (fires / rest).split(sizes)):
-        s = weight.mT @ part  # the sum of unit vectors of this document, for each neuron
-        s = s - (s * own.mT).sum(1, keepdim=True) * own.mT
+    for part, here in zip(unit.split(sizes), fires.split(sizes)):
+        s = here.mT @ part  # the sum of unit vectors of this document, for each neuron
         total, same = total + s, same + s.square().sum(1)
         pairs = pairs - here.sum(0).square()
     return torch.where(pairs > 1e-9, (total.square().sum(1) - same) / pairs.clamp_min(1e-9), 0.0)

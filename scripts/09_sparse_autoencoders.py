@@ -240,7 +240,7 @@ def compute(cfg):
     return {"data": data, "claims": [*toy_claims.claims(toys), *sae_claims, *graph_claims, *aunt_claims, *box_claims]}
 
 
-cfg = Config(2, 240, 240, 48, 32, 2) if quick() else Config()
+cfg = Config(2, 240, 240, 48, 32, 4) if quick() else Config()
 # A toy that starts elsewhere ends elsewhere; another processor is enough for that.
 CHANCE = {f"toys.{key}.*": "stochastic" for key in ("toy", "plain", "mended", "blind", "rivals", "cheat", "shrinkage")}
 CHANCE |= {"toys.features_on": "stochastic", "series.part7.sae40.*": "stochastic"}
@@ -314,14 +314,14 @@ gallery.latent_steered(r)
 
 # %% [markdown] tags=["core"]
 # ## 12 · A graph of one prompt · core, 4 minutes
-# Two transcoders for `gelu-2l`, one for each MLP. Left to right: the tokens of a prompt. Bottom to top: embeddings, latents of the first MLP, of the second, the answer. Width says how strong an edge is. The graph is pruned to what carries most *influence*: shares of what enters each node, followed to the answer through all paths. **Predict**: what share of the influence ends at error nodes?
+# Two transcoders for `gelu-2l`, one for each MLP. Left to right: the tokens of a prompt. Bottom to top: embeddings, latents of the first MLP, of the second, the answer. Width says how strong an edge is, on one scale for edges into the answer and on another for edges into latents, which are far smaller. The graph is pruned to what carries most *influence*: shares of what enters each node, followed to the answer through all paths. **Predict**: what share of the influence ends at error nodes?
 
 # %% tags=["core"]
 show(r, "graph.edges_sum", "graph.leaves_sum", "graph.errors_share", "graph.pruned")
 gallery.graph_of_god(r)
 
 # %% [markdown] tags=["extension"]
-# **A graph is a prediction** (4 minutes). Switch an edge off, and its node should move by the edge. With everything held that is algebra. Run the model again, and patterns and latents answer too. **Predict** which of the two comes nearer to the graph's word, and by how much the other misses.
+# **A graph is a prediction** (4 minutes). Switch an edge off, and its node should move by the edge. With everything held that is algebra. Run the model again, and patterns and latents answer too. **Predict** which of the two comes nearer to the graph's word, and by how much the other misses. One part of the second prediction is no test: a latent at the last position writes into the logit itself, at every level alike. It is taken off both sides.
 
 # %% tags=["extension"]
 show(r, "graph.edge_moves_its_node", "graph.edges_rerun", "graph.prediction_holds", "graph.prediction_by_level", "graph.replay")  # fmt: skip
@@ -329,7 +329,7 @@ gallery.graph_predictions(r)
 
 # %% [markdown] tags=["extension"]
 # ## 13 · A hidden step, and what else is drawn today · extension, 7 minutes
-# The 2025 paper follows "Dallas" to "Texas" to "Austin" and turns the middle down. We found no such thing in two layers. Ours is smaller: a first-layer latent that writes towards the answer itself, and also turns second-layer latents on. **Predict** what happens when it is turned down, at each level of freezing.
+# The 2025 paper follows "Dallas" to "Texas" to "Austin" and turns the middle down. We found no such thing in two layers. Ours is smaller: a first-layer latent that writes towards the answer itself, and also turns second-layer latents on. **Predict** what happens when it is turned down, at each level of freezing. Two controls stand beside it: the second MLP's write restored, and random writes as long taken away.
 
 # %% tags=["extension"]
 show(r, "graph.hidden_step")
@@ -343,7 +343,7 @@ gallery.graph_leaves(r)
 
 # %% [markdown] tags=["core"]
 # ## 14 · Aunt Sally: what was read · core, 4 minutes
-# One prompt first, as in the series, then all of its kind: every name in eight sentences. **Predict**: can the read side tell one layer from two?
+# One prompt first, as in the series, then all of its kind: every name in eight sentences. **Predict**: can the read side tell one layer from two? The picture follows the logit of the name minus the mean of the other names of its sex: what makes it *this* name.
 
 # %% tags=["core"]
 show(r, "aunt.one_prompt", "aunt.two_against_one", "aunt.read_sums", "aunt.graphs_look_alike")
@@ -369,7 +369,7 @@ show(r, "aunt.uncle_control", "aunt.only_the_key", "aunt.both_titles")
 gallery.title_controls(r)
 
 # %% [markdown] tags=["core"]
-# **The knife, and what the graph says about it.** Cut the previous-token head out of the key. Controls: out of the query, out of the value, other heads out of the key. Then ask the frozen graph. **Predict** how many of its edges change.
+# **The knife, and what the graph says about it.** Cut the previous-token head out of the key. Controls: out of the query, out of the value, other heads out of the key, the write turned at random. Then ask the frozen graph. **Predict** how many of its edges change. That it does not move is no finding: whoever holds a pattern never asks a key. The finding is the run beside it.
 
 # %% tags=["core"]
 show(r, "aunt.key_cut", "graph.blind_to_keys", "graph.keys_run_again", "aunt.graph_is_blind", "aunt.cut_run_again")  # fmt: skip

@@ -1,6 +1,7 @@
 """Drawings of chapter 09's toy half: recovery, what was lost, the cheat, the price of λ."""
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from circuitbook import plots
 
@@ -85,6 +86,7 @@ def what_was_lost(r):
     ax.set_xlabel("toy model (number)")
     ax.set_ylabel("count")
     ax.set_title("What plain runs lose, and which latents they do not use")
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.legend(loc="upper center", ncols=2)
     return plots.Figure(
         fig,

@@ -64,6 +64,7 @@ class Effect(NamedTuple):
     logit: Float[Tensor, " n"]  # fall of the mean centred logit of its words, measured
     algebra: Float[Tensor, " n"]  # (a - mean) times its mean boost, from the weights
     right: Float[Tensor, " n"]  # 1 where the next token is one of its words
+    other_right: Float[Tensor, " n"]  # 1 where it is one of the partner's words
     loss: Float[Tensor, " n"]  # rise of the loss when it is ablated
 
 
@@ -110,7 +111,8 @@ def effects(
         out.append((
             clean[0] - after[0], clean[1] - after[1], clean[2] - after[2], clean[0] - weak,
             clean[0] - strong, centred[0] - centred[1], algebra,
-            (mine == target[:, None]).any(1).to(x), clean[3] - after[3],
+            (mine == target[:, None]).any(1).to(x),
+            (theirs == target[:, None]).any(1).to(x), clean[3] - after[3],
         ))  # fmt: skip
     return Effect(neuron, text.doc[place], *(torch.cat(c) for c in zip(*out, strict=True)))
 
@@ -172,6 +174,9 @@ def study(e: Effect, base_right: Float[Tensor, " d_mlp"], ids: Tensor) -> dict[s
         "own by neuron": torch.quantile(own, torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95]).double()),
         "right": list(clustered_mean(e.right, e.doc)[:2]),
         "base": base_right[e.neuron].double().mean(),
+        "partner right": list(clustered_mean(e.other_right, e.doc)[:2]),
+        "right more": paired(e.right, e.other_right),
+        "neurons that lower the loss": (per_neuron(e.loss) > 0).double().mean(),
         "lift": paired(e.right, base_right[e.neuron]),
         "loss": paired(e.loss),
         "loss where right": list(clustered_mean(e.loss[right], e.doc[right])[:2]),

@@ -20,6 +20,7 @@ from torch import Tensor
 from circuitbook import fast, tokenizer
 from circuitbook.model import Transformer
 from circuitbook.probe import clustered_mean, paired_difference
+from circuitbook.results import bound
 
 EARLY, LATE = (41, 60), (491, 510)
 SINGLE = (50, 500)
@@ -167,6 +168,13 @@ def shuffled_windows(
     return out
 
 
+def exchanged(tokens: Int[Tensor, "n pos"]) -> Int[Tensor, "n pos"]:
+    """The same windows with tokens 41 to 60 and 491 to 510 in each other's place."""
+    out, (early, late) = tokens.clone(), (slice(a, b + 1) for a, b in (EARLY, LATE))
+    out[:, early], out[:, late] = tokens[:, late], tokens[:, early]
+    return out
+
+
 def controls(
     models: Mapping[str, Transformer],
     tokens: Int[Tensor, "n pos"],
@@ -175,29 +183,31 @@ def controls(
 ) -> dict[str, Any]:
     """The broad score of each model on text whose order is destroyed, in two ways.
 
-    Errors: by document for windows shuffled inside themselves, by window for words drawn from all.
-    "depth": two layers minus one. "beyond zero layers": the score minus that of the model that sees
-    one token only: what remains is not the luck of the sample. "entropy": late minus early entropy
-    of the model's own guesses, also beyond zero layers. All three paired, in nats.
+    Each shuffled text is read twice, the second time with its early and late tokens exchanged: an
+    order as likely as the first. The mean of both scores has less noise, and what a token costs for
+    itself cancels: a model that sees one token only is at 0. Errors: by document for windows
+    shuffled inside themselves, by window for words drawn from all. "depth": two layers minus one,
+    paired. "entropy": late minus early entropy of the model's own guesses, in nats, likewise.
     """
     k = torch.cat([torch.arange(a, b + 1) for a, b in (EARLY, LATE)])
     half = EARLY[1] - EARLY[0] + 1
-    out: dict[str, Any] = {"windows": len(tokens), "entropy": {}, "beyond zero layers": {}}
+    out: dict[str, Any] = {"windows": len(tokens), "entropy": {}}
     for name, across in (("inside windows", False), ("across windows", True)):
         text = shuffled_windows(tokens, generator, across)
         clusters = torch.arange(len(tokens)) if across else doc
         found, bold = {}, {}
         for role, model in models.items():
-            read = readings(model, text, k, entropy=True).double()
-            change = read[..., half:].mean(-1) - read[..., :half].mean(-1)
-            found[role], bold[role] = change
-        out[name] = {role: list(clustered_mean(x, clusters)[:2]) for role, x in found.items()}
-        for kind, x in (("beyond zero layers", found), ("entropy", bold)):
-            out[kind][name] = {
-                role: list(paired_difference(x[role], x["attn-only-0l"], clusters)[:2])
-                for role in models
+            both = [readings(model, t, k, entropy=True).double() for t in (text, exchanged(text))]
+            read = torch.stack(both).mean(0)
+            found[role], bold[role] = read[..., half:].mean(-1) - read[..., :half].mean(-1)
+        for kept, scored in ((out, found), (out["entropy"], bold)):
+            kept[name] = {
+                role: list(clustered_mean(x, clusters)[:2])
+                for role, x in scored.items()
                 if role != "attn-only-0l"
             }
+        luck = found["attn-only-0l"].abs().max().item()
+        out[f"{name}, zero layers"] = bound(luck, 1e-4)
         depth = paired_difference(found["attn-only-2l"], found["attn-only-1l"], clusters)
         out[f"{name}, depth"] = list(depth[:2])
     return out
@@ -239,6 +249,25 @@ def needed(difference: Float[Tensor, " n"], doc: Int[Tensor, " n"], z: float = 2
     return len(difference) * (z * found.se / found.mean) ** 2
 
 
+def needed_range(
+    difference: Float[Tensor, " n"],
+    doc: Int[Tensor, " n"],
+    generator: torch.Generator,
+    draws: int = 400,
+) -> tuple[float, float]:
+    """(low, high): 95 % of `needed` when the documents are drawn again with replacement."""
+    which = doc.unique(return_inverse=True)[1]
+    rows = [(which == g).nonzero().flatten() for g in range(int(which.max()) + 1)]
+    found = []
+    for _ in range(draws):
+        pick = torch.randint(len(rows), (len(rows),), generator=generator).tolist()
+        x = torch.cat([difference[rows[g]] for g in pick])
+        again = torch.cat([torch.full_like(rows[g], i) for i, g in enumerate(pick)])
+        found.append(needed(x, again) / len(x) * len(difference))
+    low, high = torch.quantile(torch.tensor(found), torch.tensor([0.025, 0.975])).tolist()
+    return low, high
+
+
 def detected(
     difference: Float[Tensor, " n"],
     doc: Int[Tensor, " n"],
@@ -248,7 +277,8 @@ def detected(
 ) -> list[float]:
     """For each n: share of random sets of n windows whose mean lies below -2 of its own errors.
 
-    Sets are drawn without replacement, so those of nearly all windows are nearly the same set.
+    Sets are drawn without replacement: ask for half of the windows at most, or all sets are nearly
+    the same set. A set of as many windows as `needed` says sees it about every second time.
     """
     out = []
     for n in sizes:

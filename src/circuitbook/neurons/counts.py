@@ -103,7 +103,7 @@ PRINTED: dict[str, tuple[int, int]] = {
 
 
 def shapes(d: int = 768) -> dict[str, Counts]:
-    """One layer of width d in seven shapes, without biases: where "two thirds" holds and ends.
+    """One layer of width d in six shapes, without biases: where "two thirds" holds and ends.
 
     Embeddings are those of GPT-2's vocabulary, tied; they are one layer's worth of company only.
     """

@@ -48,6 +48,24 @@ def extremes(
     return order[:n].tolist(), order.flip(0)[:n].tolist()
 
 
+def chance_level(
+    share: Float[Tensor, " n"], random: Float[Tensor, " n"], near: int = 101, q: float = 0.95
+) -> Float[Tensor, " n"]:
+    """The q-quantile of the scores of the `near` random directions nearest in firing rate.
+
+    share, random: rate and score, one random direction for each neuron. At the ends of the order
+    the nearest are all on one side.
+    """
+    near = min(near, len(share))
+    order = share.argsort(stable=True)
+    rows = random[order].double().unfold(0, near, 1)
+    level = torch.quantile(rows, q, dim=1)
+    start = (torch.arange(len(share)) - near // 2).clamp(0, len(rows) - 1)
+    out = torch.empty(len(share), dtype=torch.double)
+    out[order] = level[start]
+    return out
+
+
 def summary(statistics: Mapping[str, Tensor], chosen: tuple[int, ...]) -> dict[str, Any]:
     """`beside` for every statistic by name."""
     return {name: beside(values, chosen) for name, values in statistics.items()}

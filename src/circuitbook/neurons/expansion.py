@@ -7,7 +7,7 @@ bias. The nonlinearity then ends the splitting: an MLP has no terms, only neuron
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -266,12 +266,14 @@ def attention_only_study(
     doc: Int[Tensor, " batch"],
     fit_on: Int[Tensor, "n pos"],
     every: int = 3,
+    beside: Mapping[str, Transformer] | None = None,
 ) -> dict[str, dict[str, list[float]]]:
     """Loss of the model with its MLPs silenced in each named way, and what share that explains.
 
     explained = (unigram loss - loss) / (unigram loss - loss of the whole model), a ratio of means
     over the same tokens; below zero is worse than knowing nothing but word frequencies. Rises are
     paired with the whole model, errors by document. unigram: log-probabilities of the tokens.
+    beside: more models by name, to compare with.
     """
     k = torch.arange(1, tokens.shape[1], every)
     whole = losses(model, tokens, k).mean(1)
@@ -279,6 +281,8 @@ def attention_only_study(
     for name, way in ways(model, fit_on).items():
         known[name] = losses(model, tokens, k, lambda t, w=way: silenced(model, t, w)).mean(1)
     known["another model, trained without MLPs"] = losses(trained_without, tokens, k).mean(1)
+    for name, other in (beside or {}).items():
+        known[name] = losses(other, tokens, k).mean(1)
     gap = paired_difference(known["word frequencies"], whole, doc).mean
     out = {}
     for name, x in known.items():

@@ -23,6 +23,7 @@ from circuitbook.neurons import (
     survive,
     tables,
 )
+from circuitbook.probe import clustered_mean
 from circuitbook.results import bound
 
 LIMITS = {"float32": 1e-5, "float64": 1e-12}
@@ -98,11 +99,13 @@ def neurons(
     statistics = {
         "share firing": found.share,
         "maximum": found.maximum,
-        "single-mindedness": found.agreement,
+        "agreement": found.agreement,
         "firing on its best token": found.top_token,
         "followed by its words": found.right,
     }
-    score = found.agreement[ids]
+    score, chance = found.agreement[ids], found.random[ids]
+    passed = score > draw.chance_level(found.share[ids], chance)
+    perfect = contexts.perfect_detectors(text, whiten, agreement, *RANKED)
     fifths = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0])
 
     def cards(of: Any) -> list[dict]:
@@ -118,11 +121,16 @@ def neurons(
         },
         "all": {
             "share firing": found.share,
-            "single-mindedness": found.agreement,
+            "agreement": found.agreement,
+            "random": found.random,
             "allowed": allowed,
         },
         "agreement": {
             "quartiles": torch.quantile(score, fifths),
+            "random": torch.quantile(chance, fifths),
+            "perfect": torch.quantile(perfect, fifths),
+            "perfect detectors": len(perfect),
+            "above random": passed.double().mean(),
             "allowed": len(ids),
             "silent": int((found.share == 0).sum()),
             "tokens": len(text.token),
@@ -133,7 +141,12 @@ def neurons(
             "top token, most mixed": found.top_token[mixed[0]],
         },
         "cards": {"cleanest": cards(clean), "most mixed": cards(mixed), "drawn": cards(chosen)},
-        "words": {"neurons above base": (found.right > base)[ids].double().mean()},
+        "words": {
+            "neurons above base": (found.right > base)[ids].double().mean(),
+            "mean": found.right[ids].mean(),
+            "median": found.right[ids].median(),
+            "base": base[ids].mean(),
+        },
         "ablation": ablate.study(gone, base, ids),
         "synthetic": contexts.synthetic_scores(agreement),
     }
@@ -147,7 +160,7 @@ def context(
     k, part = context_learning.indices(), evenly(len(tokens), shuffled)
     loss = {role: context_learning.losses(m, tokens, k) for role, m in models.items()}
     scores = {role: context_learning.scores(x, k) for role, x in loss.items()}
-    sizes = tuple(n for n in (10, 20, 40, 80, 120, 160, 220, 300) if n <= len(tokens))
+    sizes = tuple(n for n in (10, 20, 40, 60, 80, 100, 125, 150) if 2 * n <= len(tokens))
 
     def generator(n: int) -> torch.Generator:
         return torch.Generator().manual_seed(seed + n)
@@ -168,7 +181,14 @@ def context(
     }
     for name, (a, b) in DEPTH.items():
         gap = {x: getattr(scores[a], x) - getattr(scores[b], x) for x in ("broad", "single")}
-        out["needed"][name] = {x: context_learning.needed(g, doc) for x, g in gap.items()}
+        level = {x: clustered_mean(g, doc) for x, g in gap.items()}
+        low, high = context_learning.needed_range(gap["broad"], doc, generator(3))
+        out["needed"][name] = {
+            "broad": context_learning.needed(gap["broad"], doc),
+            "low": low,
+            "high": high,
+            "times": (level["single"].se / level["broad"].se) ** 2,
+        }
         out["detected"][name] = {
             x: context_learning.detected(g, doc, sizes, generator(2)) for x, g in gap.items()
         }

@@ -33,15 +33,14 @@ def numbers(
     k, v = mlp.W_in[:, ids], mlp.W_out[ids]
     a = activations(model, text.read, ids)
     fires = (a - 0.1).clamp_min(0)
-    x, back = whiten(text.read)
-    own = back @ k
+    x = whiten(text.read)[0]
     unit = text.read / text.read.norm(dim=1, keepdim=True)
     resultant = (fires.mT @ unit / fires.sum(0)[:, None].clamp_min(1e-30)).norm(dim=1)
     boost = v @ model.W_U
     return {
         "probabilities": logits.softmax(-1),
         "activations": a,
-        "single-mindedness": agreement(x, fires, text.doc, own / own.norm(dim=0)),
+        "agreement of its contexts": agreement(x, fires, text.doc),
         "head 0.0's share of the pre-activation": shares["head 0.0"],
         "direct inputs, W_E W_in": model.W_E @ k,
         "what it writes, centred": boost - boost.mean(-1, keepdim=True),

@@ -26,19 +26,17 @@ def whiten(x):
     return (centred @ L).to(x), torch.linalg.inv(L)
 
 
-def agreement(x, fires, doc, own):
+def agreement(x, fires, doc):
     """Σ a_i a_j cos(x_i, x_j) / Σ a_i a_j over pairs of firings in different documents; [neuron].
 
-    x [n, d] whitened, fires [n, neuron] >= 0, own [d, neuron] unit vectors that are projected out of
-    x, doc [n] with equal entries side by side. Neurons that fire in one document only score 0.
+    x [n, d] whitened, fires [n, neuron] >= 0, doc [n] with equal entries side by side. Neurons that
+    fire in one document only score 0.
     """
-    along = x @ own
-    rest = (x.square().sum(1, keepdim=True) - along.square()).clamp_min(1e-12).sqrt()
+    unit = x / x.norm(dim=1, keepdim=True)
     sizes = doc.unique_consecutive(return_counts=True)[1].tolist()
     total, same, pairs = 0, 0, fires.sum(0).square()
-    for part, here, weight in zip(x.split(sizes), fires.split(sizes), (fires / rest).split(sizes)):
-        s = weight.mT @ part  # the sum of unit vectors of this document, for each neuron
-        s = s - (s * own.mT).sum(1, keepdim=True) * own.mT
+    for part, here in zip(unit.split(sizes), fires.split(sizes)):
+        s = here.mT @ part  # the sum of unit vectors of this document, for each neuron
         total, same = total + s, same + s.square().sum(1)
         pairs = pairs - here.sum(0).square()
     return torch.where(pairs > 1e-9, (total.square().sum(1) - same) / pairs.clamp_min(1e-9), 0.0)
