@@ -69,6 +69,7 @@ def test_claims_follow_from_their_numbers():
     assert deep[0] < -2 * deep[1] and icl["windows"] >= 300 and icl["documents"] >= 40
     assert sum(icl["mix"].values()) == icl["windows"]
     assert by_id["neurons.icl_depth"]["values"]["value"] == pytest.approx(-deep[0] / deep[1], 1e-3)
+    assert all(x["low"] < x["broad"] < x["high"] for x in icl["needed"].values())
     levels = icl["levels"]
     apart = levels["attn-only-2l"]["broad"][0] - levels["attn-only-1l"]["broad"][0]
     assert apart == pytest.approx(deep[0], abs=1e-4)
@@ -79,7 +80,7 @@ def test_claims_follow_from_their_numbers():
     assert by_id["neurons.shuffled_across"]["holds"] == (worst <= 2)
     inside = max(abs(m) / s for m, s in icl["controls"]["inside windows"].values())
     assert by_id["neurons.shuffled_inside"]["holds"] == (inside <= 2)
-    assert icl["sizes"][-1] <= icl["windows"] and a["allowed"] >= 500
+    assert 2 * icl["sizes"][-1] <= icl["windows"] and a["allowed"] >= 500
 
 
 def test_the_draw_of_the_evidence_is_the_lesson_s():
@@ -89,7 +90,7 @@ def test_the_draw_of_the_evidence_is_the_lesson_s():
     for name, x in d["draw"]["statistics"].items():
         assert len(x["drawn"]) == 14 and x["sd"] > 0, name
         assert x["drawn mean"] == pytest.approx(sum(x["drawn"]) / 14, rel=1e-4)
-    score = d["all"]["single-mindedness"]
+    score = d["all"]["agreement"]
     allowed = [s for s, ok in zip(score, d["all"]["allowed"], strict=True) if ok]
     assert d["cards"]["cleanest"][0]["agreement"] == pytest.approx(max(allowed), rel=1e-4)
     assert d["cards"]["most mixed"][0]["agreement"] == pytest.approx(min(allowed), abs=1e-4)
@@ -111,6 +112,10 @@ def test_numbers_hang_together():
     own, controls = d["ablation"]["own"][0], d["ablation"]["controls"]
     for name, x in controls.items():
         assert d["ablation"]["more"][name][0] == pytest.approx(own - x[0], abs=1e-4)
+    more = d["ablation"]["right"][0] - d["ablation"]["partner right"][0]
+    assert d["ablation"]["right more"][0] == pytest.approx(more, abs=1e-4)
+    assert d["agreement"]["random"][2] < d["agreement"]["quartiles"][2]
+    assert d["agreement"]["quartiles"][2] < d["agreement"]["perfect"][2]
     lift = d["ablation"]["lift"][0]
     assert lift == pytest.approx(d["ablation"]["right"][0] - d["ablation"]["base"], abs=1e-4)
     parts = d["pair"]["readers"]["parts"]
@@ -144,14 +149,19 @@ def test_verdicts_turn_when_the_numbers_do():
     turned["ablation"]["more"]["words as frequent"][0] = 0.0
     turned["tensors differ"] = 1
     turned["identities"]["split without bias"] = 0.0
-    turned["moves"]["stream coordinates G"]["single-mindedness"] = 0.2
+    turned["moves"]["stream coordinates G"]["agreement of its contexts"] = 0.2
     turned["synthetic"]["one topic"]["score"] = 0.1
-    turned["icl"]["controls"]["across windows"]["attn-only-0l"] = [-0.5, 0.1]
+    turned["icl"]["controls"]["across windows, zero layers"]["ok"] = False
+    turned["ablation"]["neurons that lower the loss"] = 0.4
+    turned["ablation"]["right more"][0] = 0.0
+    turned["agreement"]["quartiles"][2] = d["agreement"]["perfect"][2]
+    turned["pair"]["readers"]["readers"][d["pair"]["previous"]] = 1
     turned["pair"]["edges"][d["pair"]["previous"]]["rise"] = [0.0, 0.01]
     after = {c["id"]: c["holds"] for c in verdicts.claims(turned)}
     for name in (
         "icl_depth", "words_fall", "counts", "split", "survives", "controls", "no_context",
-        "pair_edge",
+        "pair_edge", "pair_read", "loss_where_it_fires", "writes_before_its_words",
+        "mixed_is_common",
     ):  # fmt: skip
         assert not after[f"neurons.{name}"], name
 
@@ -159,7 +169,7 @@ def test_verdicts_turn_when_the_numbers_do():
 def test_figures_need_no_torch():
     more = """
 from circuitbook.gallery import tables07
-assert len(tables07.synthetic_rows(r)) == 6 and len(tables07.drawn_rows(r)) == 14
+assert len(tables07.synthetic_rows(r)) == 7 and len(tables07.drawn_rows(r)) == 14
 assert len(tables07.context_rows(r)) >= 8
 """
     saved.draw_without_torch(CHAPTER, 9, more)

@@ -3,87 +3,15 @@
 import pytest
 import torch
 from small_model import TINY, gen, model_of, tokens_of
+from test_neurons_agreement import by_pairs
 
-from circuitbook import cut, gauge, probe
+from circuitbook import cut, probe
 from circuitbook.neurons import ablate, context_learning, contexts, draw, pair, survive, tables
 
 ch07 = pytest.importorskip("circuitbook.taught.ch07", reason="run tools/derive.py taught")
 MLP = TINY.replace(d_mlp=20, act="gelu")
 ONE = MLP.replace(n_layers=1)
 TEXT = pytest.mark.text
-
-# ---- single-mindedness --------------------------------------------------------------------------
-
-
-def by_pairs(x, fires, doc, own):
-    """The definition in plain loops, for one neuron."""
-    k = own[:, 0]
-    x = x - torch.outer(x @ k, k)
-    top = total = 0.0
-    for i in range(len(x)):
-        for j in range(len(x)):
-            if doc[i] != doc[j]:
-                weight = (fires[i, 0] * fires[j, 0]).item()
-                top += weight * torch.cosine_similarity(x[i], x[j], dim=0).item()
-                total += weight
-    return top / total if total else 0.0
-
-
-def test_agreement_is_its_definition():
-    x = torch.randn(30, 5, generator=gen(), dtype=torch.float64) + 0.5
-    fires = torch.randn(30, 4, generator=gen(1), dtype=torch.float64).clamp_min(0)
-    fires[:, 3] = 0
-    fires[:4, 3] = 1.0  # only in document 0
-    doc = torch.arange(30) // 6
-    own = torch.nn.functional.normalize(torch.randn(5, 4, generator=gen(2)).double(), dim=0)
-    ours = ch07.agreement(x, fires, doc, own)
-    want = [by_pairs(x, fires[:, [i]], doc, own[:, [i]]) for i in range(4)]
-    torch.testing.assert_close(ours, torch.tensor(want, dtype=torch.float64))
-    assert ours[3] == 0
-    torch.testing.assert_close(ch07.agreement(x, 7 * fires, doc, own), ours)
-
-
-def forgets_own(x, fires, doc, own):
-    return ch07.agreement(x, fires, doc, torch.zeros_like(own))
-
-
-def forgets_documents(x, fires, doc, own):
-    return ch07.agreement(x, fires, torch.arange(len(x)), own)
-
-
-def counts_firings_alike(x, fires, doc, own):
-    return ch07.agreement(x, torch.ones_like(fires), doc, own)
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_synthetic_neurons_and_the_mutants(seed):
-    right = contexts.synthetic_scores(ch07.agreement, seed)
-    inside = {n: x["low"] <= x["score"] <= x["high"] for n, x in right.items()}
-    assert all(inside.values()), right
-    assert right["random direction"]["bare"] > 0.1 and right["one document"]["bare"] > 0.8
-    for mutant, caught in (
-        (forgets_own, "random direction"),
-        (forgets_documents, "one document"),
-        (counts_firings_alike, "one topic"),
-    ):
-        x = contexts.synthetic_scores(mutant, seed)[caught]
-        assert not x["low"] <= x["score"] <= x["high"], mutant.__name__
-
-
-def test_whitening_is_the_same_in_all_coordinates():
-    x = (
-        torch.randn(300, 6, generator=gen(), dtype=torch.float64)
-        @ torch.randn(6, 6, generator=gen(1), dtype=torch.float64)
-        + 2
-    )
-    white, back = ch07.whiten(x)
-    torch.testing.assert_close(white.T @ white / 300, torch.eye(6).double())
-    k = torch.randn(6, generator=gen(2), dtype=torch.float64)
-    centred = x - x.mean(0)
-    torch.testing.assert_close(white @ (back @ k), centred @ k)
-    other = ch07.whiten(x @ gauge.invertible(6, 6, generator=gen(3)))[0]
-    torch.testing.assert_close(other @ other.T, white @ white.T, rtol=0, atol=1e-8)
-
 
 # ---- the survey ---------------------------------------------------------------------------------
 
@@ -128,14 +56,17 @@ def test_the_survey_is_its_definitions():
             found.strongest[:, n].sort().values, a[:, n].topk(5).indices.sort().values
         )
         assert on[found.firing[n]].all() and len(found.firing[n]) == min(6, int(on.sum()))
-    white, back = ch07.whiten(text.read)
-    own = back @ model.blocks[0].mlp.W_in[:, [7]]
+    white = ch07.whiten(text.read)[0]
     fires = (a[:, [7]] - 0.1).clamp_min(0)
-    want = by_pairs(white[:60], fires[:60], text.doc[:60], own / own.norm())
-    part = ch07.agreement(white[:60], fires[:60], text.doc[:60], own / own.norm())
+    want = by_pairs(white[:60], fires[:60], text.doc[:60])
+    part = ch07.agreement(white[:60], fires[:60], text.doc[:60])
     assert part.item() == pytest.approx(want, abs=1e-9)
-    whole = ch07.agreement(white, fires, text.doc, own / own.norm())
+    whole = ch07.agreement(white, fires, text.doc)
     assert found.agreement[7] == pytest.approx(whole.item(), abs=1e-9)
+    perfect = contexts.perfect_detectors(text, ch07.whiten, ch07.agreement, 0.0, 2, most=3)
+    counts = torch.bincount(text.token)
+    top = (text.token == counts.argmax()).double()[:, None]
+    assert any(abs(ch07.agreement(white, top, text.doc) - x) < 1e-9 for x in perfect)
 
 
 def test_the_draw_was_not_chosen():
@@ -218,6 +149,7 @@ def test_effects_are_those_of_runs_with_a_hook():
         assert e.partner[i].item() == pytest.approx(fall(q, words[n]), abs=1e-9)
         assert e.loss[i].item() == pytest.approx(fall(n, text.following[[p]]), abs=1e-9)
         assert bool(e.right[i]) == bool((words[n] == text.following[p]).any())
+        assert bool(e.other_right[i]) == bool((words[q] == text.following[p]).any())
     torch.testing.assert_close(e.logit, e.algebra)
     zero = found._replace(mean=torch.zeros_like(found.mean))  # mutant: to zero, not to the mean
     other = ablate.effects(model, text, zero, words, common, partner)
@@ -246,6 +178,12 @@ def test_the_study_of_effects():
     want = sum(map(bool, mine)) / len(ids)
     assert s["neurons where own falls more"]["the partner ablated"].item() == pytest.approx(want)
     assert s["algebra gap"] < 1e-9
+    worse = [e.loss[e.neuron == n].mean() > 0 for n in ids]
+    share = sum(map(bool, worse)) / len(ids)
+    one = ablate.of_one(e, int(ids[0]))["held"]
+    assert one["loss rises"] == pytest.approx(e.loss[e.neuron == ids[0]].mean().item())
+    assert ablate.of_one(e, 999) == {}
+    assert s["neurons that lower the loss"].item() == pytest.approx(share)
 
 
 def test_one_layer_earlier_by_hooks():
@@ -307,6 +245,13 @@ def test_shuffling_keeps_what_it_should():
     assert torch.equal(inside.sort(1).values, tokens.sort(1).values)
     assert not torch.equal(across.sort(1).values, tokens.sort(1).values)
     assert torch.equal(across.flatten().sort().values, tokens.flatten().sort().values)
+    whole = torch.arange(512).expand(3, -1)
+    turned = context_learning.exchanged(whole)
+    assert torch.equal(turned[0, 40:61], whole[0, 490:511])
+    assert torch.equal(turned[0, 490:511], whole[0, 40:61])
+    rest = [i for i in range(512) if not (40 <= i <= 60 or 490 <= i <= 510)]
+    assert torch.equal(turned[:, rest], whole[:, rest])
+    assert torch.equal(context_learning.exchanged(turned), whole)
     same = torch.arange(40).expand(8, -1)
     alone = context_learning.shuffled_windows(same, gen(2))
     assert len({tuple(row) for row in alone.tolist()}) == 8  # each window has an order of its own
@@ -320,6 +265,8 @@ def test_how_many_windows():
     assert need == pytest.approx(16, rel=0.5)  # (2 sd / mean)^2
     shared = -0.5 + torch.randn(100, generator=gen(1), dtype=torch.float64).repeat_interleave(4)
     assert context_learning.needed(shared, doc) > 2.5 * need  # mutant: documents forgotten
+    low, high = context_learning.needed_range(x, doc, gen(3), draws=100)
+    assert low < need < high < 3 * need
     sizes = (10, 40, 160, 400)
     seen = context_learning.detected(x, doc, sizes, gen(2), draws=60)
     assert seen == sorted(seen) and seen[0] < 0.6 and seen[-1] == 1
@@ -385,7 +332,12 @@ def test_what_survives():
     tokens = torch.from_numpy(corpus.heldout_windows(2).tokens)[:, :300]
     moves = survive.survival(model, tokens, ch07.whiten, ch07.agreement)
     G, c = moves["stream coordinates G"], moves["W_U + c 1ᵀ"]
-    safe = ("probabilities", "activations", "single-mindedness", "input times output, k · v")
+    safe = (
+        "probabilities",
+        "activations",
+        "agreement of its contexts",
+        "input times output, k · v",
+    )
     assert not any(row[q] for row in moves.values() for q in safe)
     assert min(G["cosine of k and v"], G["length of the bare mean context"]) > 0.01
     assert c["what it writes, raw"] > 0.01 and c["what it writes, centred"] == 0

@@ -84,6 +84,11 @@ def parts_in_numpy(e, patterns, W_OV, k, b):
     return np.stack([x @ q, *(A[h] @ x @ W[h] @ q for h in range(len(A))), np.full(len(x), b)])
 
 
+def parts_as_a_list(e, patterns, W_OV, k, b):
+    rows = [e @ k, *(A @ (e @ W @ k) for A, W in zip(patterns, W_OV, strict=True))]
+    return [*rows, torch.full((len(e),), float(b))]
+
+
 def parts_without_bias(e, patterns, W_OV, k, b):
     return parts_by_einsum(e, patterns, W_OV, k, 0.0)
 
@@ -265,7 +270,12 @@ def needed_late_only(loss_a, loss_b, doc, early, late):
 
 RIGHT = {
     "07.parameter_counts": [counts_by_matrix, counts_by_torch, counts_by_loop],
-    "07.pre_activation_parts": [parts_by_einsum, parts_by_pulling_back, parts_in_numpy],
+    "07.pre_activation_parts": [
+        parts_by_einsum,
+        parts_by_pulling_back,
+        parts_in_numpy,
+        parts_as_a_list,
+    ],
     "07.mean_ablation": [ablation_by_logits, ablation_by_loop, ablation_by_ratio],
     "07.windows_needed": [needed_by_index, needed_by_probe, needed_in_numpy],
 }

@@ -53,7 +53,7 @@ def parameter_counts(fn):
 @checker("07.pre_activation_parts")
 def pre_activation_parts(fn):
     n, d, heads = 6, 8, 3
-    e, k, b = draw(n, d), draw(d, seed=1), 0.7
+    e, k, b = draw(n, d), draw(d, seed=1), 0.75
     patterns, OV = causal(heads, n, seed=2), draw(heads, d, d, seed=3)
     nobody = torch.zeros_like(OV)
     eye = torch.eye(n, dtype=torch.float64)
@@ -61,13 +61,23 @@ def pre_activation_parts(fn):
     previous[0] = eye[0]
 
     def parts(e=e, patterns=patterns, OV=OV, k=k, b=b):
-        return torch.as_tensor(fn(e, patterns, OV, k, b)).double()
+        rows = fn(e, patterns, OV, k, b)
+        if isinstance(rows, list | tuple):
+            rows = torch.stack([torch.as_tensor(row) for row in rows])
+        return torch.as_tensor(rows).double()
 
     def whole():
         writes = sum(A @ e @ W for A, W in zip(patterns, OV, strict=True))
         return (e + writes) @ k + b
 
     yield "there are a token, three heads and a bias", lambda: tuple(parts().shape) == (5, n)
+    yield (
+        "a head that looks at the token before brings what that token has, moved by W_OV",
+        lambda: near(
+            parts(patterns=torch.stack([previous] * 3))[2][1:], (e @ OV[1] @ k)[:-1], 1e-9
+        ),
+        "Row t of the pattern says which sources query t reads: A e W_OV k.",
+    )
     yield (
         "the first row is what the bare token gives",
         lambda: near(parts()[0], e @ k, 1e-9),
@@ -84,13 +94,6 @@ def pre_activation_parts(fn):
     yield (
         "heads that write nothing have parts of zero",
         lambda: near(parts(OV=nobody)[1:4], torch.zeros(3, n).double(), 1e-12),
-    )
-    yield (
-        "a head that looks at the token before brings what that token has, moved by W_OV",
-        lambda: near(
-            parts(patterns=torch.stack([previous] * 3))[2][1:], (e @ OV[1] @ k)[:-1], 1e-9
-        ),
-        "Row t of the pattern says which sources query t reads: A e W_OV k.",
     )
     yield (
         "the second head's row is the second head's",
@@ -115,9 +118,18 @@ def mean_ablation(fn):
     fires = torch.tensor([mean, mean, 3.0, mean, mean], dtype=torch.float64)
 
     yield (
+        "differences between words fall by (activation - mean) times the written difference",
+        lambda: near(
+            fall() - fall()[:, :1],
+            (a - mean)[:, None] * ((v @ U) - (v @ U)[0]),
+            1e-9,
+        ),
+        "Before minus after: a word that the neuron raises has a positive fall.",
+    )
+    yield (
         "a neuron that is at its mean already is not missed",
         lambda: near(fall(a=same), torch.zeros(n, words).double(), 1e-12),
-        "Replace the activation by the mean, not by zero.",
+        "Replace the activation by the mean that is given, not by zero.",
     )
     yield (
         "both sides are probabilities: the second distribution still sums to one",
@@ -128,15 +140,6 @@ def mean_ablation(fn):
         "only the position where it fires changes",
         lambda: bool((fall(a=fires).abs().sum(-1) > 1e-9).tolist() == [0, 0, 1, 0, 0]),
         "Each position has its own activation.",
-    )
-    yield (
-        "differences between words fall by (activation - mean) times the written difference",
-        lambda: near(
-            fall() - fall()[:, :1],
-            (a - mean)[:, None] * ((v @ U) - (v @ U)[0]),
-            1e-9,
-        ),
-        "Before minus after: a word that the neuron raises has a positive fall.",
     )
     yield (
         "W_U + c 1ᵀ changes nothing",
@@ -175,6 +178,14 @@ def windows_needed(fn):
     twice = [torch.cat([m, m]) for m in (a, b)]
 
     yield (
+        "the k-th token stands in column k - 1, and both ends count",
+        lambda: near(
+            need(early=(1, 1), late=(30, 31)),
+            need(a[:, [0, 29, 30]], b[:, [0, 29, 30]], early=(1, 1), late=(2, 3)),
+            1e-6,
+        ),
+    )
+    yield (
         "four windows of differences 1, 3, 1, 3: mean 2, error of the mean 1/√3, so 4/3 windows",
         lambda: near(need(hand_a, hand_b, torch.arange(4), (1, 1), (6, 6)), 4 / 3, 1e-6),
         "n (2 se / mean)², and the variance has the factor G/(G-1).",
@@ -210,14 +221,6 @@ def windows_needed(fn):
     yield (
         "twice the gap with the same noise needs fewer windows",
         lambda: need(*_losses(1.0, 0.4)) < need() / 3,
-    )
-    yield (
-        "the k-th token stands in column k - 1, and both ends count",
-        lambda: near(
-            need(early=(1, 1), late=(30, 31)),
-            need(a[:, [0, 29, 30]], b[:, [0, 29, 30]], early=(1, 1), late=(2, 3)),
-            1e-6,
-        ),
     )
     yield (
         "every window copied once, the copies being the same documents: twice as many",

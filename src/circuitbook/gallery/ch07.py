@@ -10,8 +10,8 @@ ROLES = ("attn-only-0l", "attn-only-1l", "attn-only-2l", "gelu-1l", "gelu-2l")
 CHANGES = ("head coordinates R", "stream coordinates G", "W_U + c 1ᵀ", "constant per query")
 WAYS = (
     "zero, re-run", "zero, patterns kept", "mean, re-run", "mean, patterns kept",
-    "best affine map, re-run", "only MLP 0 to its mean", "only MLP 1 to its mean",
-    "another model, trained without MLPs",
+    "best affine map, re-run", "only MLP 1 to its mean", "only MLP 0 to its mean",
+    "another model, without layers", "another model, trained without MLPs",
 )  # fmt: skip
 SHAPES = (
     "GELU, 4 d", "GELU, 2 d", "SwiGLU, 4 d", "SwiGLU, 8/3 d", "8 experts of 4 d, 2 used",
@@ -26,14 +26,9 @@ def _barred(values, title, x_label, y_label, errors=None, baseline=None, zero=Tr
         plots.bars(
             {k: x[0] for k, x in pairs.items()},
             errors={k: x[1] for k, x in pairs.items()} if errors else None,
-            horizontal=True,
-            baseline=baseline,
-            x_label=x_label,
-            y_label=y_label,
-            title=title,
-            ax=ax,
-            **more,
-        )
+            horizontal=True, baseline=baseline, x_label=x_label, y_label=y_label, title=title,
+            ax=ax, **more,
+        )  # fmt: skip
         if zero:
             ax.axvline(0, color="#555555", linewidth=0.8)
 
@@ -47,13 +42,9 @@ def _shares(rows, first, second, title, y_label):
         plots.bars(
             {words: [x[key] for x in rows.values()] for words, key in (first, second)},
             groups=list(rows),
-            horizontal=True,
-            baseline=2 / 3,
-            x_label="MLP's share (dashed: two thirds)",
-            y_label=y_label,
-            title=title,
-            ax=ax,
-        )
+            horizontal=True, baseline=2 / 3, x_label="MLP's share (dashed: two thirds)",
+            y_label=y_label, title=title, ax=ax,
+        )  # fmt: skip
         ax.set_xlim(0, 1)
         ax.legend(loc="upper left", bbox_to_anchor=(0.0, -0.18), ncols=2)
 
@@ -99,37 +90,36 @@ def without_mlps(r):
     return plots.panels(
         [
             _barred(
-                shares,
-                "0: word frequencies, 1: gelu-2l",
-                "share of the loss explained (dashed: a third)",
-                "what stands in for the MLPs",
+                shares, "0: word frequencies, 1: gelu-2l",
+                "share of the loss explained (dashed: a third)", "what stands in for the MLPs",
                 baseline=1 / 3,
             ),
             bare,
         ],
         alt=f"How much of its loss gelu-2l explains with its MLPs silenced, and the rise of the "
         f"loss. {told}.",
-        size=(11, 3.8),
-    )
+        size=(11, 4.0),
+    )  # fmt: skip
 
 
 @plots.figure
 def drawn_neurons(r):
-    """All neurons by firing rate and single-mindedness; the draw and the extremes marked."""
-    share, score = (np.array(r["all"][k]) for k in ("share firing", "single-mindedness"))
-    ok = np.array(r["all"]["allowed"])
+    """All neurons by firing rate and agreement, beside random directions; draw and extremes."""
+    share, score, chance = (np.array(r["all"][k]) for k in ("share firing", "agreement", "random"))
+    ok, a = np.array(r["all"]["allowed"]), r["agreement"]
     drawn = np.array(r["draw"]["neurons"])
     extremes = {
         f"{n} (shown later)": [x["neuron"] for x in r["cards"][n]]
         for n in ("cleanest", "most mixed")
     }
-    floor = 1e-5
 
     def points(ids):
-        return 100 * np.maximum(share[ids], floor), score[ids]
+        ids = np.array(ids)[share[ids] > 0]  # silent neurons have no place on a log axis
+        return 100 * share[ids], score[ids]
 
     rest = np.flatnonzero(ok)
     groups = {"ranked": points(rest), "rare (not ranked)": points(np.flatnonzero(~ok))}
+    groups |= {"random directions": (100 * share[rest], chance[rest])}
     groups |= {"the draw": points(drawn)} | {k: points(np.array(v)) for k, v in extremes.items()}
 
     def scatter(ax):
@@ -137,32 +127,36 @@ def drawn_neurons(r):
             groups,
             log_x=True,
             x_label="fires on (% of tokens)",
-            y_label="single-mindedness (cosine)",
-            title="Each point is a neuron of gelu-1l",
+            y_label="agreement of contexts (cosine)",
+            title="Neurons of gelu-1l, dashed: perfect detectors",
             ax=ax,
         )
-        ax.collections[0].set_alpha(0.35)
-        ax.collections[0].set_sizes([10])
-        ax.collections[2].set_sizes([60])
-        ax.collections[2].set_edgecolor("black")
+        for i in (0, 2):
+            ax.collections[i].set_alpha(0.35)
+            ax.collections[i].set_sizes([10])
+        ax.collections[3].set_sizes([60])
+        ax.collections[3].set_edgecolor("black")
+        ax.axhline(a["perfect"][2], color="#555555", linestyle="--", linewidth=0.8)
         ax.legend(loc="upper left", bbox_to_anchor=(0.0, -0.16), ncols=3, fontsize=8)
 
     def spread(ax):
         plots.histogram(
-            {"all ranked neurons": score[rest], "the draw": score[drawn]},
-            bins=np.linspace(-0.1, 0.5, 49),
-            x_label="single-mindedness (cosine)",
+            {"ranked neurons": score[rest], "random directions": chance[rest],
+             "the draw": score[drawn]},
+            bins=np.linspace(-0.05, 0.4, 46),
+            x_label="agreement of contexts (cosine)",
             y_label="share of neurons",
-            title="How many are how single-minded",
+            title="How many agree how much",
             ax=ax,
-        )
+        )  # fmt: skip
 
-    s = r["draw"]["statistics"]["single-mindedness"]
     told = ", ".join(f"{n} at {score[n]:.2f}" for n in drawn)
     return plots.panels(
         [scatter, spread],
-        alt=f"Single-mindedness of {len(rest)} neurons against firing rate. Mean {s['mean']:.3f}, "
-        f"spread {s['sd']:.3f}, median {s['quartiles'][2]:.3f}. The drawn neurons: {told}.",
+        alt=f"Agreement of contexts of {len(rest)} ranked neurons against firing rate: mean "
+        f"{score[rest].mean():.3f}, median {a['quartiles'][2]:.3f}; random directions: median "
+        f"{a['random'][2]:.3f}; perfect detectors of one token: {a['perfect'][2]:.2f}. Silent "
+        f"neurons ({a['silent']}) are left out. The drawn neurons: {told}.",
         size=(11, 4.4),
     )
 
@@ -182,11 +176,14 @@ def clean_and_mixed(r):
         card = r["cards"][kind][0]
         name = f"neuron {card['neuron']}, {kind}"
         draws.append(panel(card, "reads", "pre-activation it adds", f"{name}: direct inputs"))
-        draws.append(panel(card, "writes", "centred logit for one unit", f"{name}: it writes"))
+        fall, rise = (card["held"][k] for k in ("its words fall", "loss rises"))
+        lost = f"held at its mean: its ten words lose {fall:.2f} nats, loss {rise:+.3f}"
+        unit = f"centred logit for one unit\n{lost}"
+        draws.append(panel(card, "writes", unit, f"{name}: it writes"))
         told.append(
-            f"{name}: single-mindedness {card['agreement']:.2f}, fires on {card['share']:.2%}, "
+            f"{name}: agreement {card['agreement']:.2f}, fires on {card['share']:.2%}, "
             f"reads {', '.join(map(visible, card['reads'][0][:3]))}, "
-            f"writes {', '.join(map(visible, card['writes'][0][:3]))}"
+            f"writes {', '.join(map(visible, card['writes'][0][:3]))}; {lost}"
         )
     return plots.panels(draws, alt=f"Words of two neurons. {'; '.join(told)}.", size=(11, 6.2))
 
@@ -196,7 +193,11 @@ def words_without_neuron(r):
     """Fall of the log-probability of words when a neuron is held at its mean, own and controls."""
     a = r["ablation"]
     bars = {"its own words": a["own"], **a["controls"]}
-    losses = {"one of its words": a["loss where right"], "another word": a["loss where wrong"]}
+    losses = {
+        "all firings": a["loss"],
+        "next: one of its words": a["loss where right"],
+        "next: another word": a["loss where wrong"],
+    }
     told = "; ".join(f"{k} {x[0]:+.3f} ± {x[1]:.3f}" for k, x in (bars | losses).items())
     return plots.panels(
         [
@@ -204,14 +205,14 @@ def words_without_neuron(r):
                 bars,
                 "A neuron held at its mean",
                 "fall of log-probability (nats)",
-                "what is watched, or cut instead",
+                "words watched, or partner held",
                 errors=True,
             ),
             _barred(
                 losses,
-                f"Of the first kind: {a['right'][0]:.1%} of firings",
+                f"One of its words is next: {a['right'][0]:.1%}",
                 "rise of the loss (nats)",
-                "the next token is",
+                "firings",
                 errors=True,
             ),
         ],
@@ -254,7 +255,7 @@ def context_by_index(r):
 @plots.figure
 def windows_that_tell(r):
     """Share of random sets of windows that put two layers ahead, by size of the set."""
-    names = {"broad": "broad windows", "single": "single tokens 50 and 500"}
+    names = {"broad": "broad score", "single": "single tokens 50 and 500"}
 
     def panel(pair, title):
         def draw(ax):
@@ -275,28 +276,27 @@ def windows_that_tell(r):
         "second layer, with MLPs": "gelu-2l against gelu-1l",
     }
     told = "; ".join(
-        f"{title}: " + ", ".join(f"{names[k]} {r['icl']['needed'][p][k]:.0f}" for k in names)
+        f"{title}: {r['icl']['needed'][p]['broad']:.0f}, and at the same gap "
+        f"{r['icl']['needed'][p]['times']:.0f} times as many by single tokens"
         for p, title in pairs.items()
     )
     return plots.panels(
         [panel(p, title) for p, title in pairs.items()],
         alt=f"How often a random set of windows puts two layers ahead of one by two standard "
-        f"errors. Windows needed on average: {told}.",
+        f"errors. Windows needed by the broad score: {told}.",
         size=(11, 3.6),
     )
 
 
 @plots.figure
 def shuffled_scores(r):
-    """Broad score on shuffled and on mixed windows, bare and beyond the model without layers."""
+    """Broad score on shuffled and on mixed windows, read with early and late in both places."""
     c, label = r["icl"]["controls"], "late minus early loss (nats, two standard errors)"
     kinds = {
         "Words shuffled inside each window": "inside windows",
         "Words of all windows mixed": "across windows",
     }
-    past = c["beyond zero layers"]
     rows = [(title, c[kind]) for title, kind in kinds.items()]
-    rows += [("Beyond attn-only-0l, paired", past[kind]) for kind in kinds.values()]
     told = "; ".join(
         f"{title}: " + ", ".join(f"{i} {x[i][0]:+.2f} ± {x[i][1]:.2f}" for i in ROLES if i in x)
         for title, x in rows
@@ -310,7 +310,7 @@ def shuffled_scores(r):
         ],
         alt=f"Broad score on {c['windows']} windows without order, inside left, mixed right. "
         f"{told}.",
-        size=(11, 5.6),
+        size=(11, 3.2),
         sharex=True,
     )
 

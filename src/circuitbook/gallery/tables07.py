@@ -12,7 +12,7 @@ def synthetic_rows(r):
     return [
         {
             "neuron": name,
-            "single-mindedness (cosine)": x["score"],
+            "agreement (cosine)": x["score"],
             "asked, least (cosine)": x["low"],
             "asked, most (cosine)": x["high"],
             "bare mean cosine (cosine)": x["bare"],
@@ -39,11 +39,29 @@ def drawn_rows(r):
             "neuron": x["neuron"],
             "fires on (%)": 100 * x["share"],
             "largest (activation)": x["maximum"],
-            "single-mindedness (cosine)": x["agreement"],
-            "strongest contexts": "  ".join(_line(s) for s in x["contexts"][:2]),
+            "agreement (cosine)": x["agreement"],
+            "strongest contexts": "  ".join(
+                f"{_line(s)} ({s['source'].split(':')[0]})" for s in x["contexts"][:2]
+            ),
+            "direct inputs": ", ".join(visible(w) for w in x["reads"][0][:WORDS]),
             "writes": ", ".join(visible(w) for w in x["writes"][0][:WORDS]),
         }
         for x in r["cards"]["drawn"]
+    ]
+
+
+def statistics_rows(r):
+    """The drawn neurons' means beside all neurons: five statistics, and how far off the draw is."""
+    return [
+        {
+            "statistic": name,
+            "draw (mean)": x["drawn mean"],
+            "all (mean)": x["mean"],
+            "all (spread)": x["sd"],
+            "all (median)": x["quartiles"][2],
+            "off (standard errors)": x["off"],
+        }
+        for name, x in r["draw"]["statistics"].items()
     ]
 
 

@@ -185,6 +185,15 @@ def study(e: Effect, base_right: Float[Tensor, " d_mlp"], ids: Tensor) -> dict[s
     }
 
 
+def of_one(e: Effect, neuron: int) -> dict[str, Any]:
+    """The mean over one neuron's firings: fall of its own words, rise of the loss (nats); or {}."""
+    mine = e.neuron == neuron
+    if not mine.any():
+        return {}
+    held = {"its words fall": e.own[mine].mean(), "loss rises": e.loss[mine].mean()}
+    return {"held": held | {"firings": int(mine.sum())}}
+
+
 def base_rates(text: Text, words: Int[Tensor, "d_mlp k"], d_vocab: int) -> Float[Tensor, " d_mlp"]:
     """For each neuron the share of all positions whose next token is one of its words."""
     counts = torch.bincount(text.following, minlength=d_vocab).double()

@@ -169,8 +169,11 @@ def shuffled_windows(
 
 
 def exchanged(tokens: Int[Tensor, "n pos"]) -> Int[Tensor, "n pos"]:
-    """The same windows with tokens 41 to 60 and 491 to 510 in each other's place."""
-    out, (early, late) = tokens.clone(), (slice(a, b + 1) for a, b in (EARLY, LATE))
+    """The same windows with tokens 40 to 60 and 490 to 510 in each other's place.
+
+    One more than is scored on either side: the token before the first comes along.
+    """
+    out, (early, late) = tokens.clone(), (slice(a - 1, b + 1) for a, b in (EARLY, LATE))
     out[:, early], out[:, late] = tokens[:, late], tokens[:, early]
     return out
 

@@ -110,7 +110,9 @@ def neurons(
 
     def cards(of: Any) -> list[dict]:
         return [
-            contexts.card(model, text, tokens, found, writes, reads, n, kinds, names) for n in of
+            contexts.card(model, text, tokens, found, writes, reads, n, kinds, names)
+            | ablate.of_one(gone, n)
+            for n in of
         ]
 
     return {

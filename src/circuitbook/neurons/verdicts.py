@@ -152,12 +152,12 @@ def context_claims(d: Data) -> list[dict]:
         claim(
             "neurons.single_is_noisy",
             "To bring the gap between two layers and one to two standard errors, the broad score "
-            "needs about {broad:.0f} windows like these ({low:.0f} to {high:.0f} in most draws of "
-            "the documents). Were their gap the same, the single tokens would need {value:.1f} "
-            "times as many. Their own gap is {own:.1f} standard errors: too near zero for a "
-            "number of its own.",
+            "needs about {broad:.0f} windows like these ({low:.0f} to {high:.0f} in {level:.0%} "
+            "of new draws of the documents). Were their gap the same, the single tokens would need "
+            "{value:.1f} times as many. Their own gap is {own:.1f} standard errors: too near zero "
+            "for a number of its own.",
             label="measurement",
-            values={**need, "own": abs(sure(deep["single"]))},
+            values={**need, "level": 0.95, "own": abs(sure(deep["single"]))},
             holds=atleast(num(need["times"]), 2),
         ),
         claim(
@@ -333,8 +333,8 @@ def pair_claims(d: Data) -> list[dict]:
             "neurons.pair_name",
             "On the name prompts the right name stands {total:.2f} logits above its rivals in "
             "`gelu-2l`. Direct parts only: its induction head, {reader}, writes {own:.2f} ± "
-            "{own_se:.2f}, `MLP 1` {late:+.2f} ± {late_se:.2f}. `MLP 0` stands before any head "
-            "that could bring the name, so its part is zero by how the prompts are made.",
+            "{own_se:.2f}, `MLP 1` {late:+.2f} ± {late_se:.2f}. The part of `MLP 0` says nothing: "
+            "it writes nearly the same in all prompts, and the names take turns as rivals.",
             label="measurement",
             values={
                 "total": total,
