@@ -321,15 +321,18 @@ def bits_a_byte(r):
     units, two = {k: x for k, x in r["icl"]["units"].items() if k != "all"}, r["icl"]["alphabets"]
 
     def panel(bars, groups, label, x_label, title):
-        return lambda ax: plots.bars(
-            bars, groups=groups, x_label=x_label, y_label=label, title=title, ax=ax
-        )
+        def draw(ax):
+            plots.bars(bars, groups=groups, x_label=x_label, y_label=label, title=title, ax=ax)
+            ax.set_ylim(top=1.3 * max(map(max, bars.values())))  # room for the legend
+
+        return draw
 
     def by_kind(key, title):
         bars = {m: [x[key][m] for x in units.values()] for m in ("attn-only-1l", "gelu-2l")}
         return panel(bars, list(units), f"loss ({key})", "kind of document", title)
 
     alphabets = {k: [two[a][k] for a in two] for k in ("nats a symbol", "bits a byte")}
+    words = ("alphabet, guessed by frequency", "One text, two alphabets")
     told = "; ".join(
         f"{kind} {x['nats a token']['gelu-2l']:.2f} nats a token, "
         f"{x['bits a byte']['gelu-2l']:.2f} bits a byte, {x['bytes a token']:.1f} bytes a token"
@@ -343,13 +346,7 @@ def bits_a_byte(r):
         [
             by_kind("nats a token", "By token"),
             by_kind("bits a byte", "By byte"),
-            panel(
-                alphabets,
-                list(two),
-                "loss (unit in the legend)",
-                "alphabet, guessed by frequency",
-                "One text, two alphabets",
-            ),
+            panel(alphabets, list(two), "loss (unit in the legend)", *words),
         ],
         columns=3,
         alt=f"Loss of gelu-2l by kind of document. {told}. One text from frequencies: {same}.",
