@@ -113,10 +113,9 @@ check("07.mean_ablation", mean_ablation)
 
 # %% [markdown] tags=["core"]
 # ## 5 · Is a neuron about one thing? · core, 6 minutes
-# A neuron that means one thing should fire in contexts that are alike. So draw two of its firings, in proportion to the activation. How alike are the streams that it read? Three details make this honest.
+# A neuron that means one thing should fire in contexts that are alike. So draw two of its firings, in proportion to how far they are above 0.1. How alike are the streams that it read? A few details make this honest.
 # - **Units of the text.** Streams have directions that are always long. We *whiten*: centre, and divide by the text's own spread. This also makes the number the same in all stream coordinates.
-# - **Different documents.** Two firings in one file are alike because the file is.
-# - **All firings count**, not the best few.
+# - **Different documents.** Two firings in one file are alike because the file is. And **all firings count**, not the best few.
 #
 # The result is a mean cosine, the **agreement** of a neuron's contexts. It knows streams, not meanings: a neuron for *all words in capitals* scores below a neuron for one word. A number needs a floor and a ceiling. Floor: firing *means* a large component along $k$, so firings along a *random* direction agree too, by selection alone. Each neuron stands beside random directions that fire as often. (To project $k$ out would be no cure: a good reader of a topic reads along that topic, and it would look mixed.) Ceiling: detectors that fire on every copy of one token and on nothing else.
 
@@ -275,8 +274,7 @@ show(r, "neurons.smaller_than_a_third", "neurons.silent_mlps", "neurons.affine",
 gallery.without_mlps(r)
 
 # %% [markdown] tags=["extension"]
-# As a share of the loss, the sentence does not hold for this model. The paper spoke of what one can *understand*, which no loss measures; and much of what a model gains over word frequencies is word pairs (chapter 01), which need no MLP.
-# A removed part and a part that never was are two things. The other model had its whole training to do without. So the first bars say how much this model leans on its MLPs. They do not say how much MLPs can do that attention cannot.
+# As a share of the loss, the sentence does not hold for this model. The paper spoke of what one can *understand*, which no loss measures; and much of what a model gains over word frequencies is word pairs (chapter 01), which need no MLP. A removed part and a part that never was are two things. The other model had its whole training to do without. So the first bars say how much this model leans on its MLPs. They do not say how much MLPs can do that attention cannot.
 
 # %% [markdown] tags=["core"]
 # ## 11 · The algebra holds · core, 1 minute
@@ -302,6 +300,8 @@ gallery.drawn_neurons(r)
 
 # %% tags=["core"]
 plots.table(statistics_rows(r))
+
+# %% tags=["core"]
 plots.table(drawn_rows(r))
 
 # %% [markdown] tags=["core"]
@@ -317,7 +317,7 @@ gallery.clean_and_mixed(r)
 plots.table(context_rows(r))
 
 # %% [markdown] tags=["core"]
-# The series' two neurons have their places here: one fires on words in capitals and writes words in capitals; the other writes days of the week and fires on unrelated words. A neat list of *written* words says nothing about where a neuron fires. In this model the cleanest neurons are detectors of one token, or of a piece of a word.
+# The series' two neurons have their places here: one fires on words in capitals and writes words in capitals; the other writes days of the week and fires on unrelated words. A neat list of *written* words does not tell where a neuron fires. Low agreement goes with firing often (figure above), so read "most mixed" beside the random directions at its rate. In this model the cleanest neurons are detectors of one token, or of a piece of a word.
 #
 # ## 15 · Does it do what it claims? · core, 3 minutes
 # Each neuron claims ten words, those that it raises most. Hold it at its mean where it fires, and the ten together lose logit. **Careful**: in the last layer that is algebra. That they also lose *probability* is nearly certain: we took the words that it raises most. What is open: how often one of them comes next, and whether the model guesses worse without the neuron.

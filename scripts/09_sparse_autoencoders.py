@@ -15,13 +15,14 @@ from dataclasses import dataclass
 
 import torch
 
-from circuitbook import gallery
+from circuitbook import gallery, plots
 from circuitbook.attribution import study as graph_study
 from circuitbook.aunt_sally import study as sally_study
 from circuitbook.autoencoders import recovery, survive, toy_claims
 from circuitbook.autoencoders import study as sae_study
 from circuitbook.check import check
 from circuitbook.claims import show
+from circuitbook.gallery.sae09 import dashboard_rows
 from circuitbook.paths import quick
 from circuitbook.results import measured
 
@@ -146,8 +147,7 @@ def top_k_code(pre, k):
 
 # %% [markdown] tags=["core"]
 # ## 4 · Edges that add up · core, 6 minutes
-# Part three of this chapter draws a graph. Chapter 03 froze the attention patterns, and every path through heads became a product of matrices. An MLP bends. So replace it by a *transcoder*: an autoencoder that reads what the MLP reads and predicts what it writes. Hold two things, the patterns and *which latents are on*. Then a latent that is on equals its pre-activation, and that is linear in everything below.
-# What the transcoder gets wrong stays in the graph as an *error node*. So nothing is approximated, and the edges into a node sum to its value, for any dictionary, a random one too. **A perfect sum is no evidence for the dictionary.** How much flows through error nodes is.
+# Part three of this chapter draws a graph. Chapter 03 froze the attention patterns, and every path through heads became a product of matrices. An MLP bends. So replace it by a *transcoder*: an autoencoder that reads what the MLP reads and predicts what it writes. Hold two things, the patterns and *which latents are on*. Then a latent that is on equals its pre-activation, and that is linear in everything below. What the transcoder gets wrong stays in the graph as an *error node*. So nothing is approximated, and the edges into a node sum to its value, for any dictionary, a random one too. **A perfect sum is no evidence for the dictionary.** How much flows through error nodes is.
 # An edge is found by one pass *back*. A node reads the stream along a vector $r$. One layer of heads below, it reads $r$ at its own position, and $\sum_h A^h_{ij}\,W^h_{OV}r^\top$ at every position $j$. Write it for one layer. (15 minutes)
 
 
@@ -171,8 +171,7 @@ check("09.edges_into", edges_into)
 
 # %% [markdown] tags=["core"]
 # ## 5 · What was read, and why · core, 5 minutes
-# *I always loved visiting Aunt Sally. Whenever I was feeling sad, Aunt* … The 2025 paper on circuit tracing shows this prompt to a small attention-only model, and says about its own graph: this misses the interesting story. The graph says that "Sally" was read and said. Why did the head look there?
-# Two questions, two sums. The *read side*: hold $A$, and split the logit of the name by token and path (chapter 03). The *reason side*: take the score that makes $A$, at one query and one key, and split it by pairs of sources (chapter 05). Softmax does not see what is equal for all keys, so each term counts minus its mean over keys.
+# *I always loved visiting Aunt Sally. Whenever I was feeling sad, Aunt* … The 2025 paper on circuit tracing shows this prompt to a small attention-only model, and says about its own graph: this misses the interesting story. The graph says that "Sally" was read and said. Why did the head look there? Two questions, two sums. The *read side*: hold $A$, and split the logit of the name by token and path (chapter 03). The *reason side*: take the score that makes $A$, at one query and one key, and split it by pairs of sources (chapter 05). Softmax does not see what is equal for all keys, so each term counts minus its mean over keys.
 
 
 # %% tags=["save", "core"]
@@ -281,8 +280,7 @@ gallery.latents_moved(r)
 
 # %% [markdown] tags=["core"]
 # ## 10 · A dictionary for a real MLP · core, 4 minutes
-# `gelu-1l`: 1,024 neurons behind the GELU, 4,096 latents, trained on training text, read on held-out text. **Predict**: with 32 numbers a position in place of 1,024, how much of the MLP's worth is kept? And with the 32 strongest neurons? With 32 principal components? With 32 of 4,096 random directions, fitted greedily, or 32 of 4,096 activations taken from other text? All of these have the same L0.
-# Zero is a strange place for neurons. So the mean ablation stands in the numbers too.
+# `gelu-1l`: 1,024 neurons behind the GELU, 4,096 latents, trained on training text, read on held-out text. **Predict**: with 32 numbers a position in place of 1,024, how much of the MLP's worth is kept? And with the 32 strongest neurons? With 32 principal components? With 32 of 4,096 random directions, fitted greedily, or 32 of 4,096 activations taken from other text? All of these have the same L0. Zero is a strange place for neurons. So the mean ablation stands in the numbers too.
 
 # %% tags=["core"]
 show(r, "latents.formulas", "latents.recovered", "latents.explained", "latents.beats_equal_l0", "latents.eight_bits", "latents.penalty_curve")  # fmt: skip
@@ -297,13 +295,16 @@ gallery.single_minds(r)
 
 # %% [markdown] tags=["extension"]
 # ## 11 · Ten latents, and one steered · extension, 7 minutes
-# The ten best are chosen by the measure, so they *must* look good. The ten random ones, from a seeded draw, are what a latent is like.
+# The ten best are chosen by the measure, so they *must* look good. The ten random ones, from a seeded draw, are what a latent is like. The table says too what turns each on directly and where its strongest context stands.
 
 # %% tags=["extension"]
 gallery.best_latents(r)
 
 # %% tags=["extension"]
 gallery.random_latents(r)
+
+# %% tags=["extension"]
+plots.table(dashboard_rows(r, "best") + dashboard_rows(r, "random"))
 
 # %% [markdown] tags=["extension"]
 # **Steering**: add one latent's row at every position and run on. In one layer without a norm the logits then move by the same amounts everywhere, by algebra. Probabilities and loss do not. **Predict** the dose that doubles a word's probability, in units of the latent's own largest value. Controls: random directions and other latents of the same length.

@@ -128,7 +128,7 @@ def drawn_neurons(r):
             log_x=True,
             x_label="fires on (% of tokens)",
             y_label="agreement of contexts (cosine)",
-            title="Neurons of gelu-1l, dashed: perfect detectors",
+            title="Neurons of gelu-1l; dashed: median perfect detector",
             ax=ax,
         )
         for i in (0, 2):
@@ -192,7 +192,12 @@ def clean_and_mixed(r):
 def words_without_neuron(r):
     """Fall of the log-probability of words when a neuron is held at its mean, own and controls."""
     a = r["ablation"]
-    bars = {"its own words": a["own"], **a["controls"]}
+    longer = "own words, partner's\nwrite made as long"
+    words = {
+        "the partner ablated": "own words, partner held",
+        "the partner's write, as long": longer,
+    }
+    bars = {"its own words": a["own"]} | {words.get(k, k): x for k, x in a["controls"].items()}
     losses = {
         "all firings": a["loss"],
         "next: one of its words": a["loss where right"],
@@ -205,12 +210,12 @@ def words_without_neuron(r):
                 bars,
                 "A neuron held at its mean",
                 "fall of log-probability (nats)",
-                "words watched, or partner held",
+                "words watched",
                 errors=True,
             ),
             _barred(
                 losses,
-                f"One of its words is next: {a['right'][0]:.1%}",
+                f"One of its words is next at {a['right'][0]:.1%} of firings",
                 "rise of the loss (nats)",
                 "firings",
                 errors=True,

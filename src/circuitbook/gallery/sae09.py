@@ -48,7 +48,7 @@ def frontier(r: Mapping[str, Any]) -> plots.Figure:
                 x, y = ([row[k] for row in rows] for k in ("l0", key))
                 style = {"color": plots.COLOURS[i], "marker": plots.MARKERS[i]}
                 ax.plot(x, y, label=name, linestyle="-" if i == 0 else "", markersize=7, **style)
-            for row in curve:
+            for row in curve if key == "recovered" else ():
                 ax.annotate(
                     f"λ {row['penalty']:g}",
                     (row["l0"], row[key]),
@@ -163,7 +163,7 @@ def dashboards(r: Mapping[str, Any], kind: str = "best") -> plots.Figure:
         def panel(ax):
             ax.set_axis_off()
             word = f"{board['share']:.0%} {_short(board['word'])}"
-            where = "before it" if board["place"] == "previous token" else "under it"
+            where = "before it" if board["place"] == "previous token" else "at it"
             head = f"latent {board['latent']} · fires {board['fires']:.2%} · {word} {where}"
             wrote = " ".join(_short(w) for w in board["writes"][:6])
             text = {"parse_math": False, "fontsize": 8, "transform": ax.transAxes, "va": "top"}
@@ -224,7 +224,7 @@ def dashboard_rows(r: Mapping[str, Any], kind: str = "best") -> list[dict[str, A
             "highest (activation)": b["highest"],
             "one word (%)": round(100 * b["share"]),
             "the word": _short(b["word"]),
-            "stands": "before" if b["place"] == "previous token" else "under",
+            "stands": "before" if b["place"] == "previous token" else "at it",
             "writes": " ".join(_short(w) for w in b["writes"][:5]),
             "turned on by": " ".join(_short(w) for w in b["inputs"][:5]) or "no word alone",
             "source of the strongest": b["sources"][0],
