@@ -192,17 +192,12 @@ def clean_and_mixed(r):
 def words_without_neuron(r):
     """Fall of the log-probability of words when a neuron is held at its mean, own and controls."""
     a = r["ablation"]
-    longer = "own words, partner's\nwrite made as long"
-    words = {
-        "the partner ablated": "own words, partner held",
-        "the partner's write, as long": longer,
-    }
-    bars = {"its own words": a["own"]} | {words.get(k, k): x for k, x in a["controls"].items()}
+    bars = {"its own words": a["own"], **a["controls"]}
+    bars["own words, partner held"] = bars.pop("the partner ablated")
+    bars["own words, partner's write as long"] = bars.pop("the partner's write, as long")
     losses = {
-        "all firings": a["loss"],
-        "next: one of its words": a["loss where right"],
-        "next: another word": a["loss where wrong"],
-    }
+        f"next: {k}": a[f"loss where {w}"] for k, w in (("its word", "right"), ("another", "wrong"))
+    } | {"all firings": a["loss"]}
     told = "; ".join(f"{k} {x[0]:+.3f} ± {x[1]:.3f}" for k, x in (bars | losses).items())
     return plots.panels(
         [
@@ -215,7 +210,7 @@ def words_without_neuron(r):
             ),
             _barred(
                 losses,
-                f"One of its words is next at {a['right'][0]:.1%} of firings",
+                f"Its word is next: {a['right'][0]:.1%} of firings",
                 "rise of the loss (nats)",
                 "firings",
                 errors=True,
