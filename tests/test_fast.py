@@ -20,6 +20,15 @@ SHAPES = {
     "gelu": {"n_layers": 2, "d_mlp": 40, "act": "gelu"},
     "relu, no bias": {"n_layers": 1, "d_mlp": 40, "act": "relu", "mlp_bias": False},
     "swiglu": {"n_layers": 1, "d_mlp": 40, "act": "swiglu"},
+    "mixture": {"n_layers": 1, "d_mlp": 24, "act": "gelu", "n_experts": 5, "top_k": 2},
+    "mixture, no bias": {
+        "n_layers": 1,
+        "d_mlp": 32,
+        "act": "relu",
+        "n_experts": 4,
+        "top_k": 3,
+        "mlp_bias": False,
+    },
 }
 
 
@@ -221,6 +230,39 @@ def test_chunked_loss_forgets_what_it_saw():
     assert (x.grad.diagonal() < 0).all()
 
 
+# ---- a mixture's balance
+
+
+def test_unevenness_of_known_routings():
+    """1 when every expert is used alike, n_experts when one takes all; its gradient evens out."""
+    even = torch.eye(4).repeat(3, 1)
+    assert fast.uneven(0 * even, even.bool()).item() == pytest.approx(1.0)
+    one = torch.zeros(12, 4, dtype=torch.bool)
+    one[:, 2] = True
+    sure = torch.where(one, 50.0, 0.0).requires_grad_()
+    assert fast.uneven(sure, one).item() == pytest.approx(4.0)
+    two = one.clone()
+    two[:, 0] = True
+    assert fast.uneven(torch.zeros(12, 4), two).item() == pytest.approx(1.0)
+    flat = torch.zeros(12, 4).requires_grad_()
+    fast.uneven(flat, two).backward()
+    assert (flat.grad[:, [0, 2]] > 0).all() and (flat.grad[:, [1, 3]] < 0).all()
+
+
+def test_a_mixture_says_its_unevenness_once_a_layer():
+    cfg = config(**SHAPES["mixture"])
+    params, tokens, w_pos = case(cfg)
+    found = []
+    fast.loss(cfg, params, tokens[:, :-1], tokens[:, 1:], w_pos, torch.float32, found)
+    assert len(found) == 1 and all(1 <= u.item() < 5 for u in found)
+    plain_params, _, _ = case(config(n_layers=2))
+    none = []
+    fast.loss(
+        config(n_layers=2), plain_params, tokens[:, :-1], tokens[:, 1:], w_pos, torch.float32, none
+    )
+    assert none == []
+
+
 # ---- starting weights and refusals
 
 
@@ -258,6 +300,7 @@ def test_init_is_seeded_flat_and_alone():
         {"d_mlp": 40, "act": "gelu_new"},
         {"d_mlp": 40, "act": "bilinear"},
         {"d_mlp": 40, "act": "gelu", "n_experts": 2, "top_k": 1},
+        {"d_mlp": 40, "act": "swiglu", "n_experts": 4, "top_k": 2},
     ],
 )
 def test_other_families_are_refused(more):

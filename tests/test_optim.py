@@ -90,6 +90,34 @@ def test_square_stacks_are_refused():
         assert optim.build(fast.init(cfg, 0), Recipe(cfg, optimizer="adam").to_dict())
 
 
+def test_experts_of_a_stack_are_taken_apart():
+    """One expert's update does not depend on another's gradient, square stacks included."""
+    for shape in [(3, 16, 16), (3, 16, 40), (3, 40, 16)]:
+        generator = torch.Generator().manual_seed(0)
+        grad, ends = torch.randn(shape, generator=generator), []
+        for p in (torch.zeros(shape), torch.zeros(shape[1:])):
+            p.requires_grad_()
+            both = p.ndim == 3
+            optimizer = optim.Muon([] if both else [p], 0.1, 0.9, 0.0, [p] if both else [])
+            p.grad = grad.clone() if both else grad[1].clone()
+            optimizer.step()
+            ends.append(p.detach()[1] if both else p.detach())
+        torch.testing.assert_close(ends[0], ends[1], atol=2e-3, rtol=0)
+        assert ends[0].abs().max() > 1e-2
+    cfg = Config(
+        n_layers=1, d_model=16, n_heads=2, d_head=4, d_vocab=20, d_mlp=16, act="gelu",
+        n_experts=3, top_k=2,
+    )  # fmt: skip
+    params = fast.init(cfg, 0)
+    _, muon = optim.build(params, Recipe(cfg).to_dict())
+    apart = [p for group in muon.param_groups if group["apart"] for p in group["params"]]
+    assert [id(p) for p in apart] == [id(params[f"blocks.0.mlp.W_{w}"]) for w in ("in", "out")]
+    held = [id(p) for group in muon.param_groups for p in group["params"]]
+    assert (
+        id(params["blocks.0.mlp.W_router"]) in held and id(params["blocks.0.mlp.b_in"]) not in held
+    )
+
+
 def test_muon_step_by_hand():
     """p <- p (1 - lr decay) - lr sqrt(max(1, cols/rows)) O(Nesterov momentum)."""
     g1, g2 = gradients(6, 24, steps=2)

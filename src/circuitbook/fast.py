@@ -22,6 +22,7 @@ from circuitbook.config import Config
 
 QUERY_BLOCK = 128
 ROW_CHUNK = 1024
+ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu}
 
 
 def sinusoid(cfg: Config) -> Tensor:
@@ -40,10 +41,12 @@ def shapes(cfg: Config) -> dict[str, tuple[int, ...]]:
     """
     plain = cfg.norm == "none" and not cfg.attn_bias and not cfg.unembed_bias
     course = plain and cfg.positions == "shortformer" and cfg.pos_kind == "sinusoidal"
-    if not course or cfg.n_experts or cfg.act not in ("none", "relu", "gelu", "swiglu"):
+    mixture = cfg.n_experts == 0 or (cfg.act in ACTIVATIONS and cfg.top_k > 1)
+    if not course or not mixture or cfg.act not in ("none", "relu", "gelu", "swiglu"):
         raise ValueError(
             f"The trainer covers the course family only (no norm, no attention biases, sinusoidal "
-            f"positions on queries and keys, MLP none, relu, gelu or swiglu); got {cfg}."
+            f"positions on queries and keys, MLP none, relu, gelu or swiglu, mixtures of relu or "
+            f"gelu experts with top_k of 2 or more); got {cfg}."
         )
     h, d, k, m = cfg.n_heads, cfg.d_model, cfg.d_head, cfg.d_mlp
     out: dict[str, tuple[int, ...]] = {
@@ -55,7 +58,13 @@ def shapes(cfg: Config) -> dict[str, tuple[int, ...]]:
         for name in ("W_Q", "W_K", "W_V"):
             out[f"{at}attn.{name}"] = (h, d, k)
         out[f"{at}attn.W_O"] = (h, k, d)
-        if m:
+        if cfg.n_experts:
+            e = cfg.n_experts
+            out[f"{at}mlp.W_router"] = (d, e)
+            out[f"{at}mlp.W_in"], out[f"{at}mlp.W_out"] = (e, d, m), (e, m, d)
+            if cfg.mlp_bias:
+                out[f"{at}mlp.b_in"], out[f"{at}mlp.b_out"] = (e, m), (e, d)
+        elif m:
             out[f"{at}mlp.W_in"], out[f"{at}mlp.W_out"] = (d, m), (m, d)
             if cfg.act == "swiglu":
                 out[f"{at}mlp.W_gate"] = (d, m)
@@ -159,17 +168,18 @@ class ChunkedLoss(torch.autograd.Function):
         return dx * scale.to(dx.dtype), (dw * scale).to(ctx.dtype), None
 
 
-ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu}
-
-
 def hidden_stream(
     cfg: Config,
     params: dict[str, Tensor],
     tokens: Tensor,
     w_pos: Tensor,
     dtype: torch.dtype,
+    unevenness: list[Tensor] | None = None,
 ) -> Tensor:
-    """The final residual stream [batch, pos, d_model], products in `dtype`, sums in float32."""
+    """The final residual stream [batch, pos, d_model], products in `dtype`, sums in float32.
+
+    A mixture of experts appends `uneven` of its routing, one number a layer, to `unevenness`.
+    """
     batch, n = tokens.shape
     h, k = cfg.n_heads, cfg.d_head
     x = F.embedding(tokens, params["embed.W_E"])
@@ -188,7 +198,12 @@ def hidden_stream(
         z = CausalAttention.apply(q, key, v)
         z = z.view(batch, h, n, k).transpose(1, 2).reshape(batch, n, h * k)
         x = x + z @ params[f"{at}attn.W_O"].flatten(0, 1).to(dtype)
-        if cfg.d_mlp:
+        if cfg.n_experts:
+            write, unbalance = mixture(cfg, params, f"{at}mlp.", x, dtype)
+            x = x + write
+            if unevenness is not None:
+                unevenness.append(unbalance)
+        elif cfg.d_mlp:
             x = x + mlp(cfg, params, f"{at}mlp.", x.to(dtype), dtype)
     return x
 
@@ -208,6 +223,41 @@ def mlp(cfg: Config, params: dict[str, Tensor], at: str, x: Tensor, dtype: torch
     return affine(post, "W_out", "b_out")
 
 
+def mixture(
+    cfg: Config, params: dict[str, Tensor], at: str, x: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """(write [batch, pos, d_model], `uneven`) of a mixture whose k >= 2 weights are renormalised.
+
+    The experts side by side are one wide MLP whose hidden units are multiplied by their expert's
+    weight, 0 for those that are not selected. The routing itself is in float32.
+    """
+    logits = x @ params[at + "W_router"]  # [batch, pos, expert]
+    kept = logits.topk(cfg.top_k, dim=-1).indices
+    chosen = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, kept, True)
+    weights = logits.masked_fill(~chosen, -torch.inf).softmax(-1).to(dtype)
+    w_in = params[at + "W_in"].transpose(0, 1).flatten(1).to(dtype)  # [d_model, expert * d_mlp]
+    w_out = params[at + "W_out"].flatten(0, 1).to(dtype)  # [expert * d_mlp, d_model]
+    pre = x.to(dtype) @ w_in
+    if cfg.mlp_bias:
+        pre = pre + params[at + "b_in"].flatten().to(dtype)
+    post = ACTIVATIONS[cfg.act](pre).unflatten(-1, (cfg.n_experts, cfg.d_mlp))
+    write = (post * weights[..., None]).flatten(-2) @ w_out
+    if cfg.mlp_bias:
+        write = write + weights @ params[at + "b_out"].to(dtype)
+    return write, uneven(logits, chosen)
+
+
+def uneven(logits: Tensor, chosen: Tensor) -> Tensor:
+    """n_experts · sum_e f_e p_e: f_e the share of the selections that went to expert e, p_e the
+    mean of its softmax over all experts. 1 when all are used alike, n_experts when one is.
+
+    Only p has a gradient. Without this term a few experts win early and the others are never
+    trained. Source: Fedus et al. 2021, arXiv 2101.03961, equation 4 (there for one expert a token).
+    """
+    share = chosen.flatten(0, -2).float().mean(0) / chosen.sum(-1).float().mean()
+    return logits.shape[-1] * (share * logits.softmax(-1).flatten(0, -2).mean(0)).sum()
+
+
 def loss(
     cfg: Config,
     params: dict[str, Tensor],
@@ -215,7 +265,8 @@ def loss(
     targets: Tensor,
     w_pos: Tensor,
     dtype: torch.dtype = torch.bfloat16,
+    unevenness: list[Tensor] | None = None,
 ) -> Tensor:
     """Mean loss in nats of predicting `targets` [batch, pos] from `tokens` [batch, pos]."""
-    x = hidden_stream(cfg, params, tokens, w_pos, dtype).to(dtype).flatten(0, 1)
+    x = hidden_stream(cfg, params, tokens, w_pos, dtype, unevenness).to(dtype).flatten(0, 1)
     return ChunkedLoss.apply(x, params["unembed.W_U"].to(dtype), targets.flatten())

@@ -8,6 +8,8 @@ Source: Keller Jordan et al. 2024, "Muon: an optimizer for hidden layers in neur
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -38,13 +40,19 @@ class Muon(torch.optim.Optimizer):
 
     Head stacks [head, d_model, d_head] are taken as one matrix [d_model, head * d_head]; W_O
     [head, d_head, d_model] as [head * d_head, d_model]: the matrix that acts on the stream. Which
-    axis is the stream is told by its size, so heads must be narrower than the stream.
+    axis is the stream is told by its size, so heads must be narrower than the stream. The stacks
+    in `experts` are no such matrix: each expert's own is taken alone.
 
     Raises ValueError for a square stack, where the two readings cannot be told apart.
     """
 
     def __init__(
-        self, params: list[Tensor], lr: float, momentum: float, weight_decay: float
+        self,
+        params: list[Tensor],
+        lr: float,
+        momentum: float,
+        weight_decay: float,
+        experts: Sequence[Tensor] = (),
     ) -> None:
         for p in params:
             if p.ndim not in (2, 3) or (p.ndim == 3 and p.shape[1] == p.shape[2]):
@@ -52,7 +60,10 @@ class Muon(torch.optim.Optimizer):
                     f"Muon takes matrices and head stacks whose d_head is smaller than d_model; "
                     f"got shape {tuple(p.shape)}."
                 )
-        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        groups = [{"params": params, "apart": False}]
+        if experts:
+            groups.append({"params": list(experts), "apart": True})
+        super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @staticmethod
     def _matrix(tensor: Tensor, d_model: int) -> Tensor:
@@ -73,14 +84,14 @@ class Muon(torch.optim.Optimizer):
                 state["momentum"].lerp_(p.grad, 1 - group["momentum"])
                 update = p.grad.lerp(state["momentum"], group["momentum"])
                 d_model = max(p.shape[1], p.shape[-1]) if p.ndim == 3 else 0
-                matrix = self._matrix(update, d_model)
+                matrix = update if group["apart"] else self._matrix(update, d_model)
                 stacks.setdefault(tuple(matrix.shape), []).append((p, matrix))
             for shape, pairs in stacks.items():
                 news = orthogonalise(torch.stack([m for _, m in pairs]))
-                size = group["lr"] * max(1.0, shape[1] / shape[0]) ** 0.5
+                size = group["lr"] * max(1.0, shape[-1] / shape[-2]) ** 0.5
                 for (p, _), new in zip(pairs, news, strict=True):
                     p.mul_(1 - group["lr"] * group["weight_decay"])
-                    p.add_(self._back(new, p), alpha=-size)
+                    p.add_(new if group["apart"] else self._back(new, p), alpha=-size)
 
     @staticmethod
     def _back(matrix: Tensor, p: Tensor) -> Tensor:
@@ -110,11 +121,14 @@ def build(params: dict[str, Tensor], recipe: dict) -> list[torch.optim.Optimizer
             f"Muon needs heads narrower than the stream; got d_head={shape['d_head']}, "
             f"d_model={shape['d_model']}. Use optimizer='adam' or narrower heads."
         )
-    inner = [p for n, p in params.items() if n.startswith("blocks.") and p.ndim > 1]
-    outer = [p for n, p in params.items() if not (n.startswith("blocks.") and p.ndim > 1)]
+    matrices = {n for n, p in params.items() if n.startswith("blocks.") and ".W_" in n}
+    stacked = {n for n in matrices if ".mlp." in n and params[n].ndim == 3}
+    inner = [p for n, p in params.items() if n in matrices - stacked]
+    outer = [p for n, p in params.items() if n not in matrices]
+    experts = [p for n, p in params.items() if n in stacked]
     embeddings = torch.optim.AdamW(
         outer, lr=recipe["embed_lr"], betas=(0.9, 0.95), eps=1e-10, weight_decay=0.0
     )
     if not inner:
         return [embeddings]
-    return [embeddings, Muon(inner, recipe["lr"], 0.95, recipe["weight_decay"])]
+    return [embeddings, Muon(inner, recipe["lr"], 0.95, recipe["weight_decay"], experts)]

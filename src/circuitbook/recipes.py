@@ -28,6 +28,7 @@ class Recipe:
     steps: int = 4800
     windows: int = 8  # a step is this many windows of n_ctx tokens
     clip: float = 0.0  # largest norm of the whole gradient; 0: no limit
+    balance: float = 0.0  # weight of a mixture's unevenness (fast.uneven) in what is minimised
     warmup: int = 50
     decay_share: float = 0.4
     precision: str = "bfloat16"
@@ -43,8 +44,9 @@ class Recipe:
         plain = asdict(self)
         plain["config"] = self.config.to_dict()
         plain["snapshots"] = list(self.snapshots)
-        if not self.clip:  # not said where not used
-            del plain["clip"]
+        for name in ("clip", "balance"):  # not said where not used
+            if not plain[name]:
+                del plain[name]
         return plain
 
     def sha256(self) -> str:
@@ -61,6 +63,12 @@ def snapshot_steps(steps: int, every: int = 100) -> tuple[int, ...]:
 def _main(n_layers: int, d_mlp: int = 0, **more: object) -> Recipe:
     config = Config(n_layers=n_layers, d_mlp=d_mlp, act="gelu" if d_mlp else "none")
     return Recipe(config, snapshots=snapshot_steps(4800), **more)
+
+
+def _block(act: str, d_mlp: int, **more: object) -> Recipe:
+    """One layer with another nonlinear block; text, length and rates of the main family."""
+    experts = {"n_experts": 8, "top_k": 2} if more else {}
+    return Recipe(Config(n_layers=1, d_mlp=d_mlp, act=act, **experts), **more)
 
 
 def _twin(optimizer: str, lr: float, steps: int) -> Recipe:
@@ -81,6 +89,11 @@ RECIPES: dict[str, Recipe] = {
     "attn-only-2l-again": _main(2, seed=0),
     "gelu-1l": _main(1, 1024),
     "gelu-2l": _main(2, 1024),
+    # Chapter 10: relu-1l and swiglu-1l have about as many parameters as gelu-1l (SwiGLU has three
+    # matrices, so two thirds of the width), moe-1l uses half of that for any one token.
+    "relu-1l": _block("relu", 1024),
+    "swiglu-1l": _block("swiglu", 672),
+    "moe-1l": _block("gelu", 256, balance=0.01),
     # Same start, text and steps; chapter 01 asks that their losses be near.
     "twin-sgd": _twin("sgd", 1.0, 1800),
     "twin-adam": _twin("adam", 0.002, 1800),

@@ -183,8 +183,10 @@ class Run:
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         dtype = getattr(torch, self.rec.precision)
-        loss = fast.loss(self.rec.config, self.params, inputs, targets, self.w_pos, dtype)
-        loss.backward()
+        uneven: list[Tensor] = []
+        loss = fast.loss(self.rec.config, self.params, inputs, targets, self.w_pos, dtype, uneven)
+        whole = loss + self.rec.balance * sum(uneven) if self.rec.balance else loss
+        whole.backward()
         if self.rec.clip:
             torch.nn.utils.clip_grad_norm_(list(self.params.values()), self.rec.clip)
         for optimizer in self.optimizers:
