@@ -267,6 +267,12 @@ def loss(
     dtype: torch.dtype = torch.bfloat16,
     unevenness: list[Tensor] | None = None,
 ) -> Tensor:
-    """Mean loss in nats of predicting `targets` [batch, pos] from `tokens` [batch, pos]."""
+    """Mean loss in nats of predicting `targets` [batch, pos] from `tokens` [batch, pos].
+
+    A target of -1 does not count.
+    """
     x = hidden_stream(cfg, params, tokens, w_pos, dtype, unevenness).to(dtype).flatten(0, 1)
-    return ChunkedLoss.apply(x, params["unembed.W_U"].to(dtype), targets.flatten())
+    targets = targets.flatten()
+    if (targets < 0).any():
+        x, targets = x[targets >= 0], targets[targets >= 0]
+    return ChunkedLoss.apply(x, params["unembed.W_U"].to(dtype), targets)

@@ -28,6 +28,7 @@ class Recipe:
     steps: int = 4800
     windows: int = 8  # a step is this many windows of n_ctx tokens
     clip: float = 0.0  # largest norm of the whole gradient; 0: no limit
+    task: str = ""  # a miniature task of circuitbook.tasks instead of the course text
     balance: float = 0.0  # weight of a mixture's unevenness (fast.uneven) in what is minimised
     warmup: int = 50
     decay_share: float = 0.4
@@ -44,7 +45,7 @@ class Recipe:
         plain = asdict(self)
         plain["config"] = self.config.to_dict()
         plain["snapshots"] = list(self.snapshots)
-        for name in ("clip", "balance"):  # not said where not used
+        for name in ("clip", "task", "balance"):  # not said where not used
             if not plain[name]:
                 del plain[name]
         return plain
@@ -80,6 +81,7 @@ def _twin(optimizer: str, lr: float, steps: int) -> Recipe:
     )
 
 
+# fmt: off
 RECIPES: dict[str, Recipe] = {
     "attn-only-0l": _main(0),
     "attn-only-1l": _main(1),
@@ -94,10 +96,25 @@ RECIPES: dict[str, Recipe] = {
     "relu-1l": _block("relu", 1024),
     "swiglu-1l": _block("swiglu", 672),
     "moe-1l": _block("gelu", 256, balance=0.01),
+    # Chapter 11, with vocabularies of their own: len(VOCAB) and N_CTX of circuitbook.tasks.
+    # >>> names-task
+    "names-task": Recipe(
+        Config(n_layers=3, d_model=128, n_heads=4, d_head=32, n_ctx=48, d_vocab=300),
+        task="names", steps=2000, windows=64, precision="float32",
+    ),
+    # <<< names-task
+    # >>> years-task
+    "years-task": Recipe(
+        Config(n_layers=2, d_model=128, n_heads=4, d_head=32, d_mlp=256, act="gelu", n_ctx=32,
+               d_vocab=300),
+        task="years", steps=2000, windows=64, precision="float32",
+    ),
+    # <<< years-task
     # Same start, text and steps; chapter 01 asks that their losses be near.
     "twin-sgd": _twin("sgd", 1.0, 1800),
     "twin-adam": _twin("adam", 0.002, 1800),
 }
+# fmt: on
 
 
 def recipe(role: str) -> Recipe:

@@ -28,7 +28,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from circuitbook import fast, optim, paths
+from circuitbook import fast, optim, paths, tasks
 from circuitbook.recipes import RECIPES, Recipe, recipe
 from circuitbook.weightfile import manifest_entry, up_to_date, write_weights
 
@@ -40,8 +40,12 @@ def batch(tokens: np.ndarray, rec: Recipe, step: int) -> tuple[Tensor, Tensor]:
     """(inputs, targets) of one step, int64 [windows, n_ctx]: BOS and the text shifted by one.
 
     Each epoch cuts the stream at another offset and shuffles the windows; both are drawn from
-    (data_seed, epoch), so step 1,000 is the same whether or not a run was interrupted.
+    (data_seed, epoch), so step 1,000 is the same whether or not a run was interrupted. A recipe
+    with a task draws its own prompts, and its targets are -1 where a position does not count.
     """
+    if rec.task:
+        inputs, answers = tasks.batch(rec, step)
+        return torch.from_numpy(inputs), torch.from_numpy(answers)
     length, per_step = rec.config.n_ctx, rec.windows
     per_epoch = (len(tokens) // length - 1) // per_step
     if per_epoch < 1:
@@ -264,11 +268,17 @@ def train_role(role: str, *, device: str = "cpu", force: bool = False) -> None:
     from circuitbook import corpus, curves  # the text and the instruments, only when needed
 
     rec = recipe(role)
-    corpus_hash = corpus.corpus_sha256()
+    if rec.task:
+        tokens = tasks.sample(rec.task)  # what it would be trained on, in place of the text
+        corpus_hash = text_sha256(tokens)
+    else:
+        corpus_hash = corpus.corpus_sha256()
     if not force and up_to_date(role, rec, corpus_hash):
         print(f"{role}: up to date", flush=True)
         return
-    folder, tokens = paths.BUILD / "train" / role, corpus.train_tokens()
+    folder = paths.BUILD / "train" / role
+    if not rec.task:
+        tokens = corpus.train_tokens()
     with only_one(folder):
         _clear_scratch(folder)
         if force:
