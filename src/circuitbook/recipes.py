@@ -95,7 +95,7 @@ RECIPES: dict[str, Recipe] = {
     # matrices, so two thirds of the width), moe-1l uses half of that for any one token.
     "relu-1l": _block("relu", 1024),
     "swiglu-1l": _block("swiglu", 672),
-    "moe-1l": _block("gelu", 256, balance=0.01),
+    "moe-1l": _block("gelu", 256, balance=0.1),
     # Chapter 11, with vocabularies of their own: len(VOCAB) and N_CTX of circuitbook.tasks.
     # >>> names-task
     "names-task": Recipe(
