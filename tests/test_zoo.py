@@ -226,10 +226,10 @@ def test_a_write_that_fails_leaves_the_old_file(toy, monkeypatch):
 
 @pytest.mark.weights
 def test_bundled_weights():
-    """Every role has its file and loads; all together, with the dictionaries, are at most 50 MB."""
+    """Every role has its file and loads; all together, with the dictionaries, are at most 70 MB."""
     listed = weightfile.read_manifest()
     files = [p for p in paths.WEIGHTS.rglob("*") if p.is_file()]
-    assert sum(p.stat().st_size for p in files) <= 50e6
+    assert sum(p.stat().st_size for p in files) <= 70e6
     for role in zoo.roles():
         model = zoo.load(role, device="cpu")
         assert sum(p.numel() for p in model.parameters()) == zoo.n_parameters(role)
