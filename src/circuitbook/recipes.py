@@ -99,15 +99,17 @@ RECIPES: dict[str, Recipe] = {
     # Chapter 11, with vocabularies of their own: len(VOCAB) and N_CTX of circuitbook.tasks.
     # >>> names-task
     "names-task": Recipe(
-        Config(n_layers=3, d_model=128, n_heads=4, d_head=32, n_ctx=48, d_vocab=300),
-        task="names", steps=2000, windows=64, precision="float32",
+        Config(n_layers=3, d_model=96, n_heads=6, d_head=16, n_ctx=40, d_vocab=265),
+        task="names", lr=0.01, embed_lr=0.005, decay_share=0.6, steps=4500, windows=64,
     ),
     # <<< names-task
     # >>> years-task
+    # One head in a layer, so that no two heads can share the two questions between them.
     "years-task": Recipe(
-        Config(n_layers=2, d_model=128, n_heads=4, d_head=32, d_mlp=256, act="gelu", n_ctx=32,
-               d_vocab=300),
-        task="years", steps=2000, windows=64, precision="float32",
+        Config(n_layers=2, d_model=64, n_heads=1, d_head=32, d_mlp=256, act="gelu", n_ctx=26,
+               d_vocab=202),
+        task="years", embed_std=0.5, embed_lr=0.012, steps=9000, windows=64, decay_share=0.7,
+        precision="float32",
     ),
     # <<< years-task
     # Same start, text and steps; chapter 01 asks that their losses be near.
