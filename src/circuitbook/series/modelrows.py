@@ -16,7 +16,7 @@ _ERROR = (
 _ORDER = "Heads in the order of their numbers. A number means nothing in another model."
 _NO_NEURON = "a neuron belongs to its model; chapter 07 reads neurons of the course's gelu-1l"
 _NO_SIZE = "no course model of this size"
-_PLANNED = "chapter 11, planned"
+_OTHER_TASK = "chapter 11 has miniature tasks: others"
 
 
 def _aunt(model: str) -> tuple[Row, ...]:
@@ -169,14 +169,15 @@ _TWO_LAYERS = Subject(
 
 _GPT2 = Subject(
     "gpt2 and known circuits",
-    "Results of the literature on gpt2. They come with the circuit gallery, chapter 11, which is "
-    "planned.",
+    "Results of the literature on gpt2. Chapter 11 runs the same tools on gpt2 where its weights "
+    "are; on the course's two miniature tasks the numbers are those of another model and another "
+    "task, and stand in the chapter.",
     (
         Row("heads.gpt2.induction", "induction heads: prefix matching", none=_NO_SIZE),
         Row("heads.gpt2.prev_token", "previous-token heads", none=_NO_SIZE),
-        Row("gallery.ioi", "indirect object identification", none=_PLANNED),
-        Row("gallery.ioi.self_repair", "self-repair (logit difference)", none=_PLANNED),
-        Row("gallery.greater_than", "greater-than", none=_PLANNED),
+        Row("gallery.ioi", "indirect object identification", none=_OTHER_TASK),
+        Row("gallery.ioi.self_repair", "self-repair (logit difference)", none=_OTHER_TASK),
+        Row("gallery.greater_than", "greater-than", none=_OTHER_TASK),
     ),
 )
 

@@ -42,6 +42,12 @@ _HOME = {
     "best_match": "ch09",
     "top_k_code": "ch09",
     "reason_terms": "ch09",
+    "two_operators": "ch10",
+    "four_routes": "ch10",
+    "path_integral": "ch10",
+    "share_recovered": "ch11",
+    "completeness_gap": "ch11",
+    "node_worth": "ch11",
 }
 
 

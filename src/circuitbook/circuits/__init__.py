@@ -1,0 +1,1 @@
+"""The tools of circuit research, one for each question, all on hooks of the course's model."""

@@ -1,0 +1,91 @@
+"""Which circuit numbers survive a change of the weights that keeps every probability?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from circuitbook import gauge
+from circuitbook.circuits import ablation
+from circuitbook.circuits.course_pair import Asked
+from circuitbook.circuits.direct import attribute
+from circuitbook.circuits.metrics import at_position, logit_difference
+from circuitbook.circuits.nodes import Node, masks, node_name, nodes_of
+from circuitbook.circuits.patching import path_patch
+from circuitbook.cut import Cut
+from circuitbook.induction.circuit import _shift_keys, under
+from circuitbook.model import Transformer
+
+
+def numbers(
+    model: Transformer, asked: Asked, pair: tuple[Node, Node], shift: Cut | None = None
+) -> dict[str, Tensor]:
+    """Quantities that people print about a circuit, W_U as it is; some of them should move."""
+    tokens, (at, right, wrong) = asked.tokens, asked.question
+    difference = logit_difference(at, right, wrong)
+    raw = at_position(at, lambda logits, rows: logits.gather(-1, right[rows, None])[:, 0])
+    with under(model, shift or Cut()):
+        mean = ablation.mean(model, asked.others)
+        sets = masks(model, [nodes_of(model), [], list(pair)])
+        ends = {
+            name: ablation.evaluate(model, tokens, metric, stand, sets).mean(1)
+            for name, metric, stand in (
+                ("mean", difference, mean),
+                ("zero", difference, ablation.zero(model, tokens)),
+                ("raw", raw, mean),
+            )
+        }
+        key = path_patch(model, tokens, asked.others, [pair[0]], [(*pair[1], "k")], difference)
+        terms = attribute(model, tokens, asked.question).terms
+        z = ablation.writes(model, tokens)[0][pair[1][0]][:, :, pair[1][1]]
+    write = z @ model.W_O[pair[1]]  # [prompt, pos, d_model]
+    column = model.W_U.T[right]
+    own = write[torch.arange(len(at)), at]
+
+    def recovered(F: Tensor) -> Tensor:
+        return (F[2] - F[1]) / (F[0] - F[1])
+
+    return {
+        "logit difference": ends["mean"][0],
+        "recovered by the pair, mean": recovered(ends["mean"]),
+        "recovered by the pair, zero": recovered(ends["zero"]),
+        "key path of the pair": key[0],
+        "reader's term in the difference": terms[node_name(pair[1])],
+        "recovered, one raw logit": recovered(ends["raw"]),
+        "reader's term in one raw logit": (own * column).sum(-1),
+        "size of the reader's write": own.norm(dim=-1),
+    }
+
+
+def survival(
+    model: Transformer,
+    asked: Asked,
+    pair: tuple[Node, Node],
+    change_heads: Callable[..., tuple[Tensor, ...]],
+) -> dict[str, dict[str, float]]:
+    """change -> quantity -> largest movement, relative to the largest value; R, G of condition 10.
+
+    change_heads(W_Q, W_K, W_V, W_O, R) gives the four matrices in head coordinates R. Use a float64
+    model with W_U as trained, or nothing can be told from rounding.
+    """
+    generator, cfg = torch.Generator().manual_seed(0), model.cfg
+    shape = (*model.W_Q.shape[:2], cfg.d_head, cfg.d_head)
+    R = gauge.invertible(*shape, generator=generator).to(model.W_E)
+    G = gauge.invertible(cfg.d_model, cfg.d_model, generator=generator)
+    c = torch.randn(cfg.d_model, 1, generator=generator).to(model.W_E) * model.W_U.std()
+    k0 = torch.randn(cfg.d_head, generator=generator)
+    parts = change_heads(model.W_Q, model.W_K, model.W_V, model.W_O, R)
+    named = dict(zip(("W_Q", "W_K", "W_V", "W_O"), parts, strict=True))
+    others = {
+        "head coordinates R": (gauge.with_weights(model, **named), None),
+        "stream coordinates G": (gauge.change_stream(model, G), None),
+        "W_U + c 1ᵀ": (gauge.with_weights(model, W_U=model.W_U + c), None),
+        "constant per query": (model, _shift_keys(model, k0)),
+    }
+    old = numbers(model, asked, pair)
+    return {
+        name: gauge.movement(old, numbers(new, asked, pair, shift))
+        for name, (new, shift) in others.items()
+    }

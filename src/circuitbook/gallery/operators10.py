@@ -1,0 +1,284 @@
+"""Drawings of chapter 10's first part: routes, shares, Euler's ratios, the levels of "frozen"."""
+
+import numpy as np
+
+from circuitbook import plots
+from circuitbook.gallery.survival import box
+
+GREY = "#555555"
+LOOK = {"no MLP": (0, ""), "MLP 0": (1, "//"), "MLP 1": (2, ".."), "MLP 0 + MLP 1": (3, "xx")}
+
+
+WAYS = {"token": "the token", "head": "a head of layer 0", "head, MLP 0": "a head, then MLP 0",
+        "bias row": "MLP 0's bias row"}  # fmt: skip
+
+
+def _order(name):
+    heads, _, mlps = name.partition(", ")
+    return list(LOOK).index(mlps), ("no head", "1 head", "2 heads").index(heads)
+
+
+def route_groups(r):
+    """What routes of each kind give the next token's logit, and which pairs of heads carry most."""
+    o = r["operators"]["routes"]["gelu-2l"]
+    groups = {k: v for k, v in o["by depth"].items() if not k.startswith("bias")}
+    names = sorted(groups, key=_order) + [k for k in o["by depth"] if k.startswith("bias")]
+    told = {n: o["by depth"][n] for n in names}
+
+    def bars(ax):
+        for i, (name, (mean, se)) in enumerate(told.items()):
+            colour, hatch = LOOK.get(name.partition(", ")[2], (7, ""))
+            ax.barh(i, mean, xerr=se, color=plots.COLOURS[colour], hatch=hatch, edgecolor="white",
+                    capsize=3)  # fmt: skip
+        ax.set_yticks(range(len(told)), labels=list(told))
+        ax.invert_yaxis()
+        ax.axvline(0, color=GREY, linewidth=0.8)
+        ax.grid(visible=False, axis="y")
+        ax.set_xlabel("centred logit of the next token (bar: one SE)")
+        ax.set_title(f"{o['routes']} routes in {len(told)} groups: sum {o['logit'][0]:.1f}")
+
+    def pairs(ax):
+        plots.heatmap(
+            o["pairs"],
+            x_ticks=[f"1.{h}" for h in range(len(o["pairs"]))],
+            y_ticks=[f"0.{h}" for h in range(len(o["pairs"]))],
+            signed=True,
+            colour_label="mean logit",
+            title="Routes through two heads",
+            x_label="second head",
+            y_label="first head",
+            ax=ax,
+        )
+
+    best = np.unravel_index(np.argmax(o["pairs"]), np.shape(o["pairs"]))
+    listed = "; ".join(f"{n} {m:.2f}" for n, (m, _) in told.items())
+    return plots.panels(
+        [bars, pairs],
+        alt=f"Left: mean contribution to the next token's centred logit by group of routes: "
+        f"{listed}. Right: by pair of heads; the largest is 0.{best[0]} then 1.{best[1]} with "
+        f"{np.max(o['pairs']):.2f}.",
+        size=(11, 4.6),
+    )
+
+
+def reader_ways(r):
+    """How the induction head's write for the name reached it, and how it went on."""
+    o = r["operators"]["reader"]
+    name = o["pair"][1]
+    ways = o["ways"]
+    before = list(dict.fromkeys(w.split(f" → {name}")[0] for w in ways))
+    after = list(dict.fromkeys(w.split(" → ")[-1] for w in ways))
+    fig, ax = plots.canvas(size=(8, 3.6))
+    for j, end in enumerate(after):
+        where = np.arange(len(before)) + (j - (len(after) - 1) / 2) * 0.4
+        rows = [ways.get(f"{b} → {name} → {end}", [0.0, 0.0]) for b in before]
+        m, se = np.transpose(rows)
+        label = "straight to the logits" if end == "direct" else f"on through {end}"
+        ax.bar(where, m, 0.4, yerr=se, capsize=3, color=plots.COLOURS[j], hatch=("", "//")[j % 2],
+               edgecolor="white", label=label)  # fmt: skip
+    ax.set_xticks(range(len(before)), labels=[WAYS.get(b, b) for b in before])
+    ax.axhline(0, color=GREY, linewidth=0.8)
+    ax.grid(visible=False, axis="x")
+    ax.set_xlabel(f"what head {name} read through its values")
+    ax.set_ylabel("logit of the name (bar: one SE)")
+    ax.set_title(f"Name prompts: every way through the induction head {name}")
+    ax.legend()
+    top = max(ways, key=lambda w: abs(ways[w][0]))
+    listed = "; ".join(f"{w} {m:.2f}" for w, (m, _) in ways.items())
+    return plots.Figure(fig, f"Logit of the name by way: {listed}. The largest is {top}.")
+
+
+SHARES = ("forward", "forward, content", "forward, gate", "Jacobian")
+
+
+def shares_against_effect(r):
+    """Each linear share of a part beside what removing it costs; a point is a part at a place."""
+    o = r["operators"]["shares"]
+    roles = list(o)
+
+    def panel(role):
+        def draw(ax):
+            p = o[role]["points"]
+            groups = {n: (p["effect"], p[n]) for n in SHARES if n in p}
+            limit = float(np.quantile(np.abs([v for g in groups.values() for v in g]), 0.98))
+            for i, (name, (x, y)) in enumerate(groups.items()):
+                j = SHARES.index(name)
+                rank = o[role]["agreement"][name]["rank correlation"][0]
+                ax.scatter(x, y, s=14, alpha=0.6, color=plots.COLOURS[(0, 0, 2, 1)[j]],
+                           marker=plots.MARKERS[(0, 0, 2, 1)[j]],
+                           label=f"{name}: rank {rank:.2f}", zorder=2 + (i == 0))  # fmt: skip
+            ax.axline((0, 0), slope=1, color=GREY, linestyle="--", linewidth=0.8)
+            ax.axhline(0, color=GREY, linewidth=0.6)
+            ax.axvline(0, color=GREY, linewidth=0.6)
+            ax.set_xlim(-limit, limit)
+            ax.set_ylim(-limit, limit * 1.45)  # room for the legend above the points
+            ax.set_xlabel("effect of removal (logits)")
+            ax.set_ylabel("share (logits)")
+            same = "forward" in p and np.allclose(p["forward"], p["Jacobian"], atol=2e-3)
+            ax.set_title(role + (": one mark on top of the other" if same else ""))
+            ax.legend(loc="upper left", fontsize=8)
+
+        return draw
+
+    listed = "; ".join(
+        f"{role}: "
+        + ", ".join(
+            f"{n} {a['rank correlation'][0]:.2f}"
+            for n, a in o[role]["agreement"].items()
+            if n in SHARES
+        )
+        for role in roles
+    )
+    return plots.panels(
+        [panel(role) for role in roles],
+        alt="Shares of single parts against the effect of removing them, with the line where both "
+        f"agree; the outermost 2 % of the values lie outside. Rank correlations: {listed}.",
+        title="A point is one part at one position; the outermost 2 % of the values lie outside",
+        columns=2,
+        size=(10, 4.2 * ((len(roles) + 1) // 2)),
+    )
+
+
+def agreement(r):
+    """Rank correlation of each share with the effect, with its interval and its control."""
+    o = r["operators"]["shares"]
+    rows = [(f"{role}: {n}", a) for role in o for n, a in o[role]["agreement"].items()]
+    fig, (left, right) = plots.canvas(1, 2, size=(10, 0.36 * len(rows) + 1.4), sharey=True)
+    for ax, what, title in (
+        (left, "rank correlation", "Rank correlation with the effect"),
+        (right, "signs differ", "Opposite signs, larger half"),
+    ):
+        for i, (_, a) in enumerate(rows):
+            value, low, high = a[what]
+            names = (None, None) if i else ("95 % over documents", "control: effect at other text")
+            ax.errorbar(value, i, xerr=[[value - low], [high - value]], fmt="o", capsize=3,
+                        color=plots.COLOURS[0], label=names[0])  # fmt: skip
+            ax.plot(a[what + ", control"], i, marker="x", linestyle="none", color=plots.COLOURS[1],
+                    label=names[1])  # fmt: skip
+        ax.set_title(title)
+        ax.axvline(0, color=GREY, linewidth=0.8)
+    left.set_yticks(range(len(rows)), labels=[n for n, _ in rows])
+    left.invert_yaxis()
+    left.set_xlabel("Spearman's rank correlation")
+    right.set_xlabel("share of cases")
+    fig.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    listed = "; ".join(
+        f"{n}: {a['rank correlation'][0]:.2f}, {a['signs differ'][0]:.0%} opposite" for n, a in rows
+    )
+    return plots.Figure(fig, f"Agreement with the effect of removal, by model and share. {listed}.")
+
+
+def euler_ratios(r):
+    """xJ / F for each kind of block, what one ratio leaves over, and the bias row."""
+    o = r["operators"]["euler"]
+    rows = {f"{n} (random)": v for n, v in o["random"].items()} | o["trained"]
+    names = list(rows)
+    fig, (left, right) = plots.canvas(1, 2, size=(10, 0.32 * len(rows) + 1.4), sharey=True)
+    for i, n in enumerate(names):
+        v, trained = rows[n], n in o["trained"]
+        left.errorbar(v["ratio"], i, xerr=v["spread"], capsize=3, color=plots.COLOURS[int(trained)],
+                      fmt="s" if trained else "o")  # fmt: skip
+    for k in (0, 1, 2):
+        left.axvline(k, color=GREY, linestyle=":", linewidth=0.9)
+    left.set_yticks(range(len(names)), labels=names)
+    left.invert_yaxis()
+    left.set_xlabel("best single ratio of xJ to F (bar: SD of each x's own)")
+    left.set_title("Has the block a degree?")
+    for j, (key, label) in enumerate(
+        (("rest", "left over by one ratio"), ("bias", "bias row of the forward operator"))
+    ):
+        where = np.arange(len(names)) + (j - 0.5) * 0.4
+        right.barh(where, [100 * rows[n][key] for n in names], 0.4, label=label,
+                   color=plots.COLOURS[2 + j], hatch=("", "//")[j], edgecolor="white")  # fmt: skip
+    right.set_xlabel("length (% of F)")
+    right.set_title("What the ratio does not tell")
+    fig.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    listed = "; ".join(f"{n} {v['ratio']:.2f}, {v['rest']:.0%} left over" for n, v in rows.items())
+    return plots.Figure(fig, f"Ratio of xJ to F by block. {listed}.")
+
+
+def frozen_levels(r):
+    """How far each meaning of "frozen" is from the model that is run again."""
+    o = r["operators"]["levels"]
+    rows = [(model, name, v) for model, d in o.items() for name, v in d["levels"].items()]
+    fig, (left, right) = plots.canvas(1, 2, size=(11, 0.4 * len(rows) + 1.6), sharey=True)
+    models = list(o)
+    for i, (model, name, v) in enumerate(rows):
+        c = models.index(model)
+        for ax, key in ((left, "off"), (right, "rank correlation")):
+            value, low, high = v[key]
+            fill = "white" if "slopes" in name else plots.COLOURS[c]
+            ax.errorbar(value, i, xerr=[[value - low], [high - value]], capsize=3, mfc=fill,
+                        fmt=plots.MARKERS[c], color=plots.COLOURS[c], markersize=7)  # fmt: skip
+    left.set_yticks(range(len(rows)), labels=[f"{m}: {n}" for m, n, _ in rows])
+    left.invert_yaxis()
+    left.set_xlim(left=0)
+    for fill, label in ((GREY, "values held"), ("white", "slopes held: first order")):
+        left.plot([], [], "o", mfc=fill, color=GREY, markersize=7, label=label)
+    fig.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    left.set_xlabel("mean |held − re-run| / mean |re-run|")
+    left.set_title("Error of the held answer")
+    right.axvline(0, color=GREY, linewidth=0.8)
+    right.set_xlabel("rank correlation with the re-run")
+    right.set_title("Does it rank the heads alike?")
+    listed = "; ".join(
+        f"{m}, {n}: off {v['off'][0]:.0%}, rank {v['rank correlation'][0]:.2f}" for m, n, v in rows
+    )
+    return plots.Figure(
+        fig, f"Removal of heads with different things held, against the re-run. {listed}."
+    )
+
+
+def operator_survival(r):
+    """Which change of the weights moves which of this part's numbers."""
+    moves = r["operators"]["survive"]
+    changes = [c for c in moves if c != "neurons rotated"]  # that one is another function
+    return box(
+        moves,
+        changes,
+        list(moves[changes[0]]),
+        y_label="number",
+        about="number of this part",
+        size=(10, 4.2),
+    )
+
+
+def euler_rows(r):
+    """The Euler table for display: one line for each block."""
+    o = r["operators"]["euler"]
+    rows = {f"{n} (random)": v for n, v in o["random"].items()} | o["trained"]
+    return [
+        {
+            "block": name,
+            "xJ / F (ratio)": v["ratio"],
+            "SD of each x's own (ratio)": v["spread"],
+            "left over (share of F)": v["rest"],
+            "bias row (share of F)": v["bias"],
+        }
+        for name, v in rows.items()
+    ]
+
+
+def total_rows(r):
+    """What the shares add up to, for each model: mean logits over positions."""
+    return [
+        {
+            "model": role,
+            "M (logits)": v["totals"]["M"],
+            **{f"sum of {n} (logits)": v["totals"]["sum"].get(n, "") for n in (*SHARES, "effect")},
+        }
+        for role, v in r["operators"]["shares"].items()
+    ]
+
+
+def case_rows(r, role="gelu-1l"):
+    """The worked cases of one model: where forward share and effect differ most in sign."""
+    return [
+        {
+            "part": c["part"],
+            "text": plots.token(c["text"]),
+            "next": plots.token(c["next"]),
+            **{f"{n} (logits)": v for n, v in c["numbers"].items()},
+        }
+        for c in r["operators"]["shares"][role]["cases"]
+    ]
