@@ -44,8 +44,7 @@ print(f"share {torch.special.ndtr(zero) * one:.2f}   slope {slope:.2f}   effect 
 # ## 2 · A matrix for this input · core, 6 minutes
 # The bend acts on each neuron alone. So write $\phi(z)$ as a gain times $z$: $\phi(z)=\gamma(z)\,z$, for a $\phi$ with $\phi(0)=0$. For ReLU the gain is $1$ where $z>0$, else $0$. For GELU it is $\Phi(z)$. Then
 # $$M(x)=xB(x)+(b_{in}\odot\gamma)W_{out}+b_{out},\qquad B(x)=W_{in}\,\mathrm{diag}(\gamma)\,W_{out}.$$
-# $B(x)$ is the **forward operator** of this input. $M(x)$ has not become linear. It has chosen a matrix. Every part $x_c$ of $x$ gets the exact share $x_cB(x)$, and the biases keep a row of their own. (Give the stream one more coordinate that is always 1, and that row is a part of the matrix. Biases are then a path like others.)
-# **At zero** $\phi(z)/z$ has no value. The gain $0$ would do there, and so would any other: $0\cdot z=0$. The essay takes $0$. Only the limit $\phi'(0)$, where there is one, makes the share continuous; for GELU it is one half. ReLU has none.
+# $B(x)$ is the **forward operator** of this input. $M(x)$ has not become linear. It has chosen a matrix. Every part $x_c$ of $x$ gets the exact share $x_cB(x)$, and the biases keep a row of their own. (Give the stream one more coordinate that is always 1, and that row is a part of the matrix. Biases are then a path like others.) **At zero** $\phi(z)/z$ has no value. The gain $0$ would do there, and so would any other: $0\cdot z=0$. The essay takes $0$. Only the limit $\phi'(0)$, where there is one, makes the share continuous; for GELU it is one half. ReLU has none.
 
 
 # %% tags=["exercise", "core"]
@@ -90,8 +89,7 @@ for name, B in zip(("content", "gate"), two_operators(a + b, *weights), strict=T
 # One output, two splits, and every mixture of them is a third. In general $xB=y$ fixes one row of numbers, and a matrix has many: any $N$ with $xN=0$ may be added. "The share of this head is …" is a statement about a *choice of matrix*. Structure can recommend a choice. It cannot prove one. Section 13 counts how often the two disagree in sign in a trained model.
 #
 # ## 4 · One block, four routes · core, 5 minutes
-# A block is attention, then an MLP that reads what attention has left. With patterns and gains held, multiply out: straight on, through the heads, through the MLP, through the heads *and then* the MLP.
-# **The slip**: draw attention and MLP side by side, as some real models have them. Then the fourth route is gone, and the gains are taken at $x$ alone. **Predict**: is that a small error? Section 10 makes it.
+# A block is attention, then an MLP that reads what attention has left. With patterns and gains held, multiply out: straight on, through the heads, through the MLP, through the heads *and then* the MLP. **The slip**: draw attention and MLP side by side, as some real models have them. Then the fourth route is gone, and the gains are taken at $x$ alone. **Predict**: is that a small error? Section 10 makes it.
 
 
 # %% tags=["save", "core"]
@@ -293,8 +291,7 @@ show(r, "shares.forward_adds_up", "shares.removal_is_direct_plus_effect", "share
 gallery.shares_against_effect(r)
 
 # %% [markdown] tags=["core"]
-# One reason is in the curve. A GELU with $z$ below about $-0.75$ *falls* as $z$ grows, while its gain $\Phi(z)$ is still positive. There a share says "up" where a small push goes down. That can be tested: exchange gain for slope in these neurons alone, and see how much of the slope's lead comes back (a line above). A second reason no slope can mend: a removal is no small step. In `relu-1l` share and slope are one number, and still neurons cross zero.
-# The table shows places where share and effect contradict each other most. They were found by program, so they are the worst, not typical.
+# One reason is in the curve. A GELU with $z$ below about $-0.75$ *falls* as $z$ grows, while its gain $\Phi(z)$ is still positive. There a share says "up" where a small push goes down. That can be tested: exchange gain for slope in these neurons alone, and see how much of the slope's lead comes back (a line above). A second reason no slope can mend: a removal is no small step. In `relu-1l` share and slope are one number, and still neurons cross zero. The table shows places where share and effect contradict each other most. They were found by program, so they are the worst, not typical.
 
 # %% tags=["core"]
 plots.table(tables10.case_rows(r))
@@ -311,8 +308,7 @@ gallery.attention_routes(r)
 
 # %% [markdown] tags=["extension"]
 # ## 15 · How fine must the steps be? · extension, 6 minutes
-# Each doubling of the steps should quarter a midpoint rule's error, if the map is smooth. ReLU has kinks, and a router jumps. **Predict** how fast each line falls, and which of them stops, and where.
-# Then the radial matrix: is it new? You predicted it in section 6. Biases have two answers: they stay while $x$ shrinks, or they are a row of the matrix and $(x,1)$ shrinks as a whole.
+# Each doubling of the steps should quarter a midpoint rule's error, if the map is smooth. ReLU has kinks, and a router jumps. **Predict** how fast each line falls, and which of them stops, and where. Then the radial matrix: is it new? You predicted it in section 6. Biases have two answers: they stay while $x$ shrinks, or they are a row of the matrix and $(x,1)$ shrinks as a whole.
 
 # %% tags=["extension"]
 show(r, "finite.order_smooth", "finite.order_kinks", "finite.jumps_are_the_gap", "finite.floor", "finite.whole_model", "finite.whole_experts", "finite.radial_is_forward", "finite.radial_is_not", "finite.radial_output")  # fmt: skip
@@ -390,7 +386,10 @@ gallery.conditional_survives(r)
 
 # %% [markdown] tags=["core"]
 # ## What would change our mind, what we left out
-# **What the essay left open, and what we found.** Do exact summands tell about causes? In `gelu-2l` a held pass does not even rank first-layer heads as the model does (*intervention*). Is share or slope nearer to a removal? In `gelu-1l` the slope, says section 13; neither is the removal. Do trained gates use both reads? Each cut costs, but so does any shake as long. Whether the own write's cut costs more, and which read is used *more*, was *conjecture*; the lines of section 17 say what became of it. Norms: here with random weights only. **Change our mind**: a trained model where the held pass ranks heads as the re-run does; forward shares with the effect's signs; a natural way to choose among exact operators that also foretells interventions; in larger models, gate cuts and content cuts that hurt *different* tasks. **Simplified**: one or two layers and no norms in the trained models; a LayerNorm model appears with random weights only. One seed for each kind of MLP. Removal to zero leaves the text's distribution; mean and resample stand beside it for the cuts. Losses of cuts are means over text; a route may matter for one kind of token and not on average. No noise and no capacity in our router. **Read on**: Elhage et al. 2021, *A Mathematical Framework*; Geva et al. 2021, *Key-Value Memories*; Sundararajan et al. 2017 (integrated gradients, arXiv 1703.01365); Syed et al. 2023 (attribution patching, 2310.10348); Goldowsky-Dill et al. 2023 (path patching, 2304.05969); Sharkey 2023 (bilinear layers, 2305.03452); Shazeer et al. 2017 (mixtures, 1701.06538); Fedus et al. 2021 (one expert, 2101.03961); Chen et al. 2026 (one decomposition for heads and MLPs, 2605.23393).
+# - **What the essay left open, and what we found.** Do exact summands tell about causes? In `gelu-2l` a held pass does not even rank first-layer heads as the model does (*intervention*). Is share or slope nearer to a removal? In `gelu-1l` the slope, says section 13; neither is the removal. Do trained gates use both reads? Each cut costs, but so does any shake as long. Whether the own write's cut costs more, and which read is used *more*, was *conjecture*; the lines of section 17 say what became of it. Norms: here with random weights only.
+# - **Change our mind**: a trained model where the held pass ranks heads as the re-run does; forward shares with the effect's signs; a natural way to choose among exact operators that also foretells interventions; in larger models, gate cuts and content cuts that hurt *different* tasks.
+# - **Simplified**: one or two layers and no norms in the trained models; a LayerNorm model appears with random weights only. One seed for each kind of MLP. Removal to zero leaves the text's distribution; mean and resample stand beside it for the cuts. Losses of cuts are means over text; a route may matter for one kind of token and not on average. No noise and no capacity in our router.
+# - **Read on**: Elhage et al. 2021, *A Mathematical Framework*; Geva et al. 2021, *Key-Value Memories*; Sundararajan et al. 2017 (integrated gradients, arXiv 1703.01365); Syed et al. 2023 (attribution patching, 2310.10348); Goldowsky-Dill et al. 2023 (path patching, 2304.05969); Sharkey 2023 (bilinear layers, 2305.03452); Shazeer et al. 2017 (mixtures, 1701.06538); Fedus et al. 2021 (one expert, 2101.03961); Chen et al. 2026 (one decomposition for heads and MLPs, 2605.23393).
 #
 # ## The pair so far
 # In `gelu-2l` an MLP stands between the two heads. What the induction head copies to the answer passes it by, in the realised pass: an exact sum, and a *measurement*. That it looks there because of what the first head wrote in its key is an *intervention*. In its keys alone, with MLPs held, the write restores more than when it may take every way. Let MLP 0 answer it in these keys, and less comes through (an *intervention*, the last line): here its answer works against the match. A slope finds the same route, but not its size: that depends on the end at which you take it.
