@@ -15,7 +15,7 @@ from circuitbook.circuits.metrics import at_position, logit_difference
 from circuitbook.circuits.nodes import Node, masks, node_name, nodes_of
 from circuitbook.circuits.patching import path_patch
 from circuitbook.cut import Cut
-from circuitbook.induction.circuit import _shift_keys, under
+from circuitbook.induction.circuit import four_changes, under
 from circuitbook.model import Transformer
 
 
@@ -65,27 +65,12 @@ def survival(
     pair: tuple[Node, Node],
     change_heads: Callable[..., tuple[Tensor, ...]],
 ) -> dict[str, dict[str, float]]:
-    """change -> quantity -> largest movement, relative to the largest value; R, G of condition 10.
+    """change -> quantity -> largest movement, relative to the largest value, for `four_changes`.
 
-    change_heads(W_Q, W_K, W_V, W_O, R) gives the four matrices in head coordinates R. Use a float64
-    model with W_U as trained, or nothing can be told from rounding.
+    Use a float64 model with W_U as trained, or nothing can be told from rounding.
     """
-    generator, cfg = torch.Generator().manual_seed(0), model.cfg
-    shape = (*model.W_Q.shape[:2], cfg.d_head, cfg.d_head)
-    R = gauge.invertible(*shape, generator=generator).to(model.W_E)
-    G = gauge.invertible(cfg.d_model, cfg.d_model, generator=generator)
-    c = torch.randn(cfg.d_model, 1, generator=generator).to(model.W_E) * model.W_U.std()
-    k0 = torch.randn(cfg.d_head, generator=generator)
-    parts = change_heads(model.W_Q, model.W_K, model.W_V, model.W_O, R)
-    named = dict(zip(("W_Q", "W_K", "W_V", "W_O"), parts, strict=True))
-    others = {
-        "head coordinates R": (gauge.with_weights(model, **named), None),
-        "stream coordinates G": (gauge.change_stream(model, G), None),
-        "W_U + c 1ᵀ": (gauge.with_weights(model, W_U=model.W_U + c), None),
-        "constant per query": (model, _shift_keys(model, k0)),
-    }
     old = numbers(model, asked, pair)
     return {
         name: gauge.movement(old, numbers(new, asked, pair, shift))
-        for name, (new, shift) in others.items()
+        for name, (new, shift) in four_changes(model, change_heads).items()
     }

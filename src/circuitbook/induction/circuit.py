@@ -343,16 +343,12 @@ def pair_numbers(
     }  # fmt: skip
 
 
-def survival(
-    model: Transformer,
-    batch: RepeatedBatch,
-    pair: tuple[Head, Head],
-    change_heads: Callable[..., tuple[Tensor, ...]],
-) -> dict[str, dict[str, float]]:
-    """change -> quantity -> largest movement, relative to the largest value; R, G of condition 10.
+def four_changes(
+    model: Transformer, change_heads: Callable[..., tuple[Tensor, ...]]
+) -> dict[str, tuple[Transformer, Cut | None]]:
+    """change -> (model, hooks): four changes that keep every probability; R, G of condition 10.
 
-    change_heads(W_Q, W_K, W_V, W_O, R) gives the four matrices in head coordinates R. Use a float64
-    model with W_U as trained, or nothing can be told from rounding.
+    change_heads(W_Q, W_K, W_V, W_O, R) gives the four matrices in head coordinates R.
     """
     generator, cfg = torch.Generator().manual_seed(0), model.cfg
     shape = (*model.W_Q.shape[:2], cfg.d_head, cfg.d_head)
@@ -362,14 +358,26 @@ def survival(
     k0 = torch.randn(cfg.d_head, generator=generator)
     parts = change_heads(model.W_Q, model.W_K, model.W_V, model.W_O, R)
     named = dict(zip(("W_Q", "W_K", "W_V", "W_O"), parts, strict=True))
-    others = {
+    return {
         "head coordinates R": (gauge.with_weights(model, **named), None),
         "stream coordinates G": (gauge.change_stream(model, G), None),
         "W_U + c 1ᵀ": (gauge.with_weights(model, W_U=model.W_U + c), None),
         "constant per query": (model, _shift_keys(model, k0)),
     }
+
+
+def survival(
+    model: Transformer,
+    batch: RepeatedBatch,
+    pair: tuple[Head, Head],
+    change_heads: Callable[..., tuple[Tensor, ...]],
+) -> dict[str, dict[str, float]]:
+    """change -> quantity -> largest movement, relative to the largest value, for `four_changes`.
+
+    Use a float64 model with W_U as trained, or nothing can be told from rounding.
+    """
     old = pair_numbers(model, batch, pair)
     return {
         name: gauge.movement(old, pair_numbers(new, batch, pair, shift))
-        for name, (new, shift) in others.items()
+        for name, (new, shift) in four_changes(model, change_heads).items()
     }
