@@ -1,10 +1,8 @@
 """Chapter 02: taught functions against brute force, acceptance with mutants, its evidence."""
 
 import math
-import subprocess
-import sys
-from pathlib import Path
 
+import own_peak
 import pytest
 import saved
 import torch
@@ -14,7 +12,6 @@ from circuitbook.config import Config
 from circuitbook.model import Transformer
 
 ch02 = pytest.importorskip("circuitbook.taught.ch02", reason="run tools/derive.py taught")
-ROOT = Path(__file__).resolve().parent.parent
 CHAPTER = "02_qk_ov"
 DTYPES = [torch.float32, torch.float64]
 
@@ -210,19 +207,15 @@ def test_small_equals_dense(where, monkeypatch):
 @pytest.mark.slow
 def test_the_published_vocabulary_stays_below_two_gigabytes():
     code = """
-import resource, sys, torch
+import torch
 from circuitbook import scan
 g = torch.Generator().manual_seed(0)
 shapes = ((48262, 512), (512, 64), (64, 512), (512, 48262))
 A, B = scan.ov_factors(*(torch.randn(s, generator=g) for s in shapes))
 rows = torch.arange(0, 48262, 50)
 scan.self_rank(A, B, rows=rows), scan.top_k(A, B, 10, rows=rows), scan.copying_score(A, B)
-unit = 1 if sys.platform == "darwin" else 1024
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 2e9
+    assert own_peak.of(code) < 2e9
 
 
 # ---- acceptance (b) and (c): what survives -------------------------------------------------------

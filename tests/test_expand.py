@@ -1,10 +1,8 @@
 """Path expansion: sums, mutants, patterns from terms, losses of terms, memory."""
 
 import itertools
-import subprocess
-import sys
-from pathlib import Path
 
+import own_peak
 import pytest
 import torch
 from small_model import TINY, model_of, tokens_of
@@ -12,7 +10,6 @@ from small_model import TINY, model_of, tokens_of
 from circuitbook import cut, fold
 from circuitbook.expansion import expand, importance, pathchecks
 
-ROOT = Path(__file__).resolve().parent.parent
 DTYPES = [torch.float32, torch.float64]
 LIMIT = {torch.float32: 1e-5, torch.float64: 1e-12}
 WEIGHTS = pytest.mark.weights
@@ -360,7 +357,7 @@ def test_planted_models_do_what_they_say(kind):
 @pytest.mark.slow
 def test_the_published_shape_stays_below_four_gigabytes():
     code = """
-import resource, sys, torch
+import torch
 from circuitbook import fold
 from circuitbook.expansion import expand
 from circuitbook.config import Config
@@ -379,12 +376,8 @@ assert sum(1 for _ in expand.expand(model, tokens, ran)) == 2 * 81 + 9 + 1
 assert expand.sum_error(model, tokens, ran) <= 1e-5
 name, table = next(expand.named_logits(model, tokens, ran))
 assert table.shape == (1, 1024, 48262)
-unit = 1 if sys.platform == "darwin" else 1024
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 4e9
+    assert own_peak.of(code) < 4e9
 
 
 def test_record_reads_the_run_and_leaves_no_hook():

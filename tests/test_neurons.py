@@ -1,13 +1,11 @@
 """Counts, tables, splits and silent MLPs of chapter 07: by brute force, with the mutants."""
 
-import subprocess
-import sys
-
+import own_peak
 import pytest
 import torch
 from small_model import TINY, gen, model_of, tokens_of
 
-from circuitbook import cut, paths
+from circuitbook import cut
 from circuitbook.config import Config
 from circuitbook.model import Transformer
 from circuitbook.neurons import counts, expansion, tables
@@ -123,7 +121,7 @@ def test_tables_refuse_what_they_cannot_do():
 
 def test_the_published_shape_fits_in_two_gigabytes():
     code = """
-import resource, torch
+import torch
 from circuitbook.neurons import tables
 from circuitbook.scan import top_k
 torch.set_num_threads(1)
@@ -132,13 +130,8 @@ for factors in tables.random_factors(2048, 48262, 512, 64)[1:]:  # direct: as wr
     row = factors.A[1234] @ factors.B
     assert torch.equal(row.topk(8).indices, found.ids[1234])
     assert found.ids.shape == (2048, 8)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=paths.ROOT
-    )
-    assert done.returncode == 0, done.stderr
-    peak = int(done.stdout) * (1 if sys.platform == "darwin" else 1024)
+    peak = own_peak.of(code)
     assert peak < 2e9, f"peak memory {peak / 1e9:.2f} GB"
 
 

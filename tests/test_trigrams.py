@@ -1,9 +1,7 @@
 """The search for skip-trigrams against brute force, and what text says about them."""
 
-import subprocess
-import sys
-
 import numpy as np
+import own_peak
 import pytest
 import torch
 from trigram_toys import a_text, gen, random_head, slow_count, tables, toy, trained
@@ -117,7 +115,7 @@ def test_tables_are_centred_before_the_floor():
 def test_no_square_table_is_ever_held():
     """24,000 tokens: one table would be 2.3 GB. (bench/trigrams.py does the published 48,262.)"""
     code = """
-import resource, sys, torch
+import torch
 from circuitbook import scan
 from circuitbook.skip_trigrams import trigrams
 torch.set_num_threads(1)
@@ -126,12 +124,8 @@ A, B, C, D = (torch.randn(24000, 16, generator=g) for _ in range(4))
 head = trigrams.Head(scan.Factors(A, B.T), scan.Factors(C, D.T), torch.arange(24000))
 found = trigrams.search(head, 500)
 assert len(found.qk) == 500
-unit = 1 if sys.platform == "darwin" else 1024
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 1.2e9
+    assert own_peak.of(code) < 1.2e9
 
 
 def test_row_maxima():
