@@ -251,7 +251,7 @@ def compute(cfg):
 
 
 cfg = Config(6, 2, 4, 2, 24) if quick() else Config()
-KINDS = {"*.seconds.*": "stochastic", "*.agreement.*": ("closed_form", 0.05), "*.integrated_better.*": ("closed_form", 0.05), "*": ("readout", 1e-2, 1e-3)}  # fmt: skip
+KINDS = {f"{part}.*": ("readout", 1e-2, 1e-3) for part in ("attnjac", "experts", "finite", "gated", "methods", "operators", "selection")} | {"*.seconds.*": "stochastic", "*.agreement.*": ("closed_form", 0.05), "*.integrated_better.*": ("closed_form", 0.05)}  # fmt: skip
 r = measured("10_conditional_paths", compute, cfg, kinds=KINDS)
 
 # %% [markdown] tags=["core"]
