@@ -153,6 +153,25 @@ def test_groups_add_up():
     assert sum(map(sum, found["pairs"])) == pytest.approx(two, abs=1e-10)
 
 
+def test_groups_of_five_routes_by_hand():
+    paths = ((), ("0.1", "MLP 0", "1.0"), ("0.1", "1.0", "MLP 1"), ("0.0", "MLP 0", "MLP 1"))
+    routes = [Route("token", path) for path in paths] + [Route("constant", ("MLP 0", "1.1"))]
+    found = product.Routes(routes, torch.zeros(5, 1, 1, 3, dtype=torch.float64))
+    toward = torch.tensor([[1.0], [2.0], [4.0], [8.0], [16.0]], dtype=torch.float64)
+
+    def sums(key):
+        groups = route_groups.grouped(found, toward, key)
+        return {name: value.item() for name, value in groups.items()}
+
+    assert sums(route_groups.by_steps) == {"0 MLPs": 1, "1 MLPs": 22, "2 MLPs": 8}
+    assert sums(route_groups.by_depth) == {
+        "no head, no MLP": 1, "2 heads, MLP 0": 2, "2 heads, MLP 1": 4,
+        "1 head, MLP 0 + MLP 1": 8, "bias row of MLP 0": 16,
+    }  # fmt: skip
+    pairs = route_groups.pairs(found, toward, 2)  # row: the head of layer 0
+    assert pairs.tolist() == [[0, 0], [6, 0]]
+
+
 def test_what_cancels_by_chance():
     """n equal routes add up to n, with random signs to about sqrt(n); a single one, to itself."""
     middle, low, high = route_groups.chance(torch.ones(401, 3, dtype=torch.float64))

@@ -283,9 +283,17 @@ def test_gain_or_slope_by_neuron():
 # ---- does it survive? ----------------------------------------------------------------------------
 
 
-def test_what_survives():
-    m = model_of(ONE.replace(**MLPS["gelu"]))
+def test_what_survives(monkeypatch):
+    m, hidden = model_of(ONE.replace(**MLPS["gelu"])), []
+    honest = gauges.change_hidden
+    monkeypatch.setattr(
+        gauges, "change_hidden", lambda model, Q: hidden.append(Q) or honest(model, Q)
+    )
     moves = gauges.survival(m, spots_of())
+    order, turn = hidden
+    assert ((order == 0) | (order == 1)).all() and (order.sum(0) == 1).all()
+    assert (order.sum(1) == 1).all() and order.trace() < len(order) / 2, "neurons do move"
+    assert turn.abs().max() < 0.99
     kept = ("forward share", "Jacobian share", "effect", "probabilities", "trace of B(x)")
     for change in list(moves)[:4]:
         assert all(moves[change][q] == 0 for q in kept), change
