@@ -72,6 +72,20 @@ def test_a_change_of_shape_is_a_disagreement():
     assert failing({"a": 1}, {"a": {"b": 1}}) == ["a.b", "a"]
 
 
+def test_the_most_specific_pattern_is_taken_whatever_the_order():
+    """Saved kinds are sorted by name, so `*` comes first in a file."""
+    kinds = {"*": ("readout", 1e-2), "*.seconds.*": "stochastic", "a.*": ("closed_form", 0.5)}
+    new = {"a": {"seconds": {"b": 9.0}, "c": 1.4}, "d": 1.0}
+    old = {"a": {"seconds": {"b": 1.0}, "c": 1.0}, "d": 2.0}
+    for order in (kinds, dict(sorted(kinds.items())), dict(reversed(kinds.items()))):
+        verdicts = {v.path: (v.kind, v.ok) for v in compare(new, old, plain_kinds(order))}
+        assert verdicts == {
+            "a.seconds.b": ("stochastic", True),
+            "a.c": ("closed_form", True),
+            "d": ("readout", False),
+        }
+
+
 @pytest.mark.parametrize("bad", ["close", ("near", 1), [], "statistic", ("statistic", 1, 2)])
 def test_unknown_kinds_are_refused(bad):
     with pytest.raises(ValueError, match="kinds"):

@@ -10,8 +10,9 @@
 | stochastic  | "stochastic"                          | always; only the shape is compared       |
 
 `kinds` maps a pattern of dotted paths to a kind: {"loss.*": ("statistic", "loss_se.*")}. `*` stands
-for any part of the path; the first pattern that matches is taken; without one a number is a readout
-and a word or a truth value is exact. In an error's path, `*` is what the pattern's `*` matched.
+for any part of the path; of the patterns that match, the one with the most other letters is taken
+(saved results keep no order); without one a number is a readout and a word or a truth value is
+exact. In an error's path, `*` is what the pattern's `*` matched.
 
     python -m circuitbook.results measure|compare|claims|accept [chapter ...]
 """
@@ -98,10 +99,10 @@ def _number(value: Any) -> bool:
 
 def _verdict(path: str, new: Any, old: Any, kinds: Mapping[str, list], errors: list) -> Verdict:
     spec, groups = ["readout"] if _number(old) else ["exact"], ()
-    for pattern, candidate in kinds.items():
+    for pattern in sorted(kinds, key=lambda p: (p.count("*") - len(p), p)):
         found = _match(pattern, path)
         if found is not None:
-            spec, groups = candidate, found
+            spec, groups = kinds[pattern], found
             break
     kind, args = spec[0], spec[1:]
     if kind == "stochastic":
