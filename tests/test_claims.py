@@ -126,3 +126,17 @@ def test_show_prints_label_and_state(capsys):
     assert "FAILS] It is 0.10." in capsys.readouterr().out
     with pytest.raises(KeyError, match=r"toy\.a, toy\.b"):
         show(R, "toy.c")
+
+
+def test_a_long_claim_is_printed_in_lines_that_fit_a_page(capsys):
+    long = make("It is {value:.2f}" + ", said once more" * 20 + ".")
+
+    class R:
+        chapter = "98_toy"
+        claims = {"toy.a": long}
+
+    show(R)
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert len(rest) > 2 and max(map(len, (first, *rest))) <= 100
+    assert first.startswith("[measurement") and all(line.startswith("  ") for line in rest)
+    assert " ".join([first, *(line.strip() for line in rest)]).count(", said once more") == 20

@@ -11,6 +11,7 @@ The sentence is a format string, filled only from `values` (and from the compari
 import math
 import re
 import string
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,8 @@ __all__ = [
 ]  # fmt: skip
 
 LABELS = ("identity", "approximation", "measurement", "intervention", "conjecture")
+
+WIDTH = 100  # of a printed claim: a page shows outputs without breaking their lines
 
 _ID = re.compile(r"[a-z0-9_]+\.[a-z0-9_]+")
 _ALLOWED = re.compile(
@@ -191,10 +194,13 @@ def line(c: Mapping[str, Any]) -> str:
 
 
 def show(r: Any, *ids: str) -> None:
-    """Print claims of the result `r` with label and state; without ids, all of them."""
+    """Print claims of the result `r` with label and state, wrapped; without ids, all of them."""
+    wrapped = textwrap.TextWrapper(
+        WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
     for id in ids or tuple(r.claims):
         if id not in r.claims:
             raise KeyError(
                 f"{r.chapter} has no claim {id!r}; it has {', '.join(r.claims) or 'none'}"
             )
-        print(line(r.claims[id]))
+        print(wrapped.fill(line(r.claims[id])))
