@@ -284,7 +284,7 @@ plots.table(tables10.guess_rows(r, guess))
 
 # %% [markdown] tags=["core"]
 # ## 13 · Share, slope, effect · core, 8 minutes
-# The three questions of section 1, for the same parts at the same positions: the token itself and every head, through one MLP. The effect is an intervention: this MLP reads $x-w$ in place of $x$, it alone is computed again, and the stream keeps $w$. **Predict**: does share or slope foretell the effect better? In which model are they the same? How often has a share the wrong *sign*?
+# The three questions of section 1, for the same parts at the same positions: the token itself and every head, through one MLP. The effect is an intervention: this MLP reads $x-w$ in place of $x$, it alone is computed again, and the stream keeps $w$. Each picture says, in mean logits, what the MLP writes and what the parts add up to; biases are no part. **Predict**: does share or slope foretell the effect better? In which model are they the same? How often has a share the wrong *sign*?
 
 # %% tags=["core"]
 show(r, "shares.forward_adds_up", "shares.removal_is_direct_plus_effect", "shares.jacobian_is_nearer_than_forward", "shares.signs_differ", "shares.curve_is_one_reason", "shares.two_operators_two_answers", "shares.relu_forward_is_jacobian", "shares.relu_is_no_cure")  # fmt: skip

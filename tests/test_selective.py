@@ -17,7 +17,7 @@ from circuitbook.results import plain
 
 LENGTH = 16
 FIGURES = ("gate_and_content", "router_and_experts", "composition", "expert_use", "who_routes",
-           "other_routings", "selection_and_content")  # fmt: skip
+           "other_routings")  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -286,28 +286,6 @@ def other_routings(r: Mapping[str, Any]) -> plots.Figure:
     )
 
 
-def selection_and_content(r: Mapping[str, Any]) -> plots.Figure:
-    """The same knife on attention, SwiGLU and a mixture: selecting read or content read."""
-    rows = {
-        row["block"]: {
-            "select": row["selection read cut (nats)"],
-            "content": row["content read cut (nats)"],
-            "extra": row["not additive (nats)"],
-        }
-        for row in r["selection"]["rows"]
-    }
-    names = {"select": "selecting read", "content": "content read", "extra": "both, minus the sum"}
-    return plots.panels(
-        [
-            _points(rows, names, "rise of the loss (nats), two standard errors", "block",
-                    "What earlier heads wrote, taken from one read"),
-        ],
-        alt=f"Rise of the loss in three models when one read misses the heads: "
-        f"{_told(rows, names)}.",
-        size=(8.0, 3.6),
-    )  # fmt: skip
-
-
 def likeness_rows(r: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The table selection / content for `plots.table`, each cost with its standard error."""
 

@@ -1,4 +1,4 @@
-"""Drawings of chapter 10's first part: routes, shares, Euler's ratios, the levels of "frozen"."""
+"""Drawings of chapter 10's first part: routes, shares, the levels of "frozen"."""
 
 import numpy as np
 
@@ -96,6 +96,10 @@ def shares_against_effect(r):
     o = r["operators"]["shares"]
     roles = list(o)
 
+    def totals(role):
+        t = o[role]["totals"]
+        return f"MLP writes {t['M']:.1f} logits, effects sum to {t['sum']['effect']:.1f}"
+
     def panel(role):
         def draw(ax):
             p = o[role]["points"]
@@ -103,10 +107,12 @@ def shares_against_effect(r):
             limit = float(np.quantile(np.abs([v for g in groups.values() for v in g]), 0.98))
             for i, (name, (x, y)) in enumerate(groups.items()):
                 j = SHARES.index(name)
-                rank = o[role]["agreement"][name]["rank correlation"][0]
+                rank, low, high = o[role]["agreement"][name]["rank correlation"]
                 ax.scatter(x, y, s=14, alpha=0.6, color=plots.COLOURS[(0, 0, 2, 1)[j]],
                            marker=plots.MARKERS[(0, 0, 2, 1)[j]],
-                           label=f"{name}: rank {rank:.2f}", zorder=2 + (i == 0))  # fmt: skip
+                           label=f"{name}: rank {rank:.2f} ({low:.2f} to {high:.2f}), "
+                                 f"sum {o[role]['totals']['sum'][name]:.1f}",
+                           zorder=2 + (i == 0))  # fmt: skip
             ax.axline((0, 0), slope=1, color=GREY, linestyle="--", linewidth=0.8)
             ax.axhline(0, color=GREY, linewidth=0.6)
             ax.axvline(0, color=GREY, linewidth=0.6)
@@ -115,7 +121,8 @@ def shares_against_effect(r):
             ax.set_xlabel("effect of removal (logits)")
             ax.set_ylabel("share (logits)")
             same = "forward" in p and np.allclose(p["forward"], p["Jacobian"], atol=2e-3)
-            ax.set_title(role + (": one mark on top of the other" if same else ""))
+            head = role + (": one mark on top of the other" if same else "")
+            ax.set_title(f"{head}\n{totals(role)}", fontsize=9)
             ax.legend(loc="upper left", fontsize=8)
 
         return draw
@@ -123,7 +130,7 @@ def shares_against_effect(r):
     listed = "; ".join(
         f"{role}: "
         + ", ".join(
-            f"{n} {a['rank correlation'][0]:.2f}"
+            f"{n} {a['rank correlation'][0]:.2f} (sum {o[role]['totals']['sum'][n]:.1f})"
             for n, a in o[role]["agreement"].items()
             if n in SHARES
         )
@@ -132,69 +139,13 @@ def shares_against_effect(r):
     return plots.panels(
         [panel(role) for role in roles],
         alt="Shares of single parts against the effect of removing them, with the line where both "
-        f"agree; the outermost 2 % of the values lie outside. Rank correlations: {listed}.",
+        f"agree; the outermost 2 % of the values lie outside. Rank correlations, and in brackets "
+        f"the mean sum over parts in logits: {listed}. "
+        f"{'; '.join(f'{role}: {totals(role)}' for role in roles)}.",
         title="A point is one part at one position; the outermost 2 % of the values lie outside",
         columns=2,
         size=(10, 4.2 * ((len(roles) + 1) // 2)),
     )
-
-
-def agreement(r):
-    """Rank correlation of each share with the effect, with its interval and its control."""
-    o = r["operators"]["shares"]
-    rows = [(f"{role}: {n}", a) for role in o for n, a in o[role]["agreement"].items()]
-    fig, (left, right) = plots.canvas(1, 2, size=(10, 0.36 * len(rows) + 1.4), sharey=True)
-    for ax, what, title in (
-        (left, "rank correlation", "Rank correlation with the effect"),
-        (right, "signs differ", "Opposite signs, larger half"),
-    ):
-        for i, (_, a) in enumerate(rows):
-            value, low, high = a[what]
-            names = (None, None) if i else ("95 % over documents", "control: effect at other text")
-            ax.errorbar(value, i, xerr=[[value - low], [high - value]], fmt="o", capsize=3,
-                        color=plots.COLOURS[0], label=names[0])  # fmt: skip
-            ax.plot(a[what + ", control"], i, marker="x", linestyle="none", color=plots.COLOURS[1],
-                    label=names[1])  # fmt: skip
-        ax.set_title(title)
-        ax.axvline(0, color=GREY, linewidth=0.8)
-    left.set_yticks(range(len(rows)), labels=[n for n, _ in rows])
-    left.invert_yaxis()
-    left.set_xlabel("Spearman's rank correlation")
-    right.set_xlabel("share of cases")
-    fig.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2)
-    listed = "; ".join(
-        f"{n}: {a['rank correlation'][0]:.2f}, {a['signs differ'][0]:.0%} opposite" for n, a in rows
-    )
-    return plots.Figure(fig, f"Agreement with the effect of removal, by model and share. {listed}.")
-
-
-def euler_ratios(r):
-    """xJ / F for each kind of block, what one ratio leaves over, and the bias row."""
-    o = r["operators"]["euler"]
-    rows = {f"{n} (random)": v for n, v in o["random"].items()} | o["trained"]
-    names = list(rows)
-    fig, (left, right) = plots.canvas(1, 2, size=(10, 0.32 * len(rows) + 1.4), sharey=True)
-    for i, n in enumerate(names):
-        v, trained = rows[n], n in o["trained"]
-        left.errorbar(v["ratio"], i, xerr=v["spread"], capsize=3, color=plots.COLOURS[int(trained)],
-                      fmt="s" if trained else "o")  # fmt: skip
-    for k in (0, 1, 2):
-        left.axvline(k, color=GREY, linestyle=":", linewidth=0.9)
-    left.set_yticks(range(len(names)), labels=names)
-    left.invert_yaxis()
-    left.set_xlabel("best single ratio of xJ to F (bar: SD of each x's own)")
-    left.set_title("Has the block a degree?")
-    for j, (key, label) in enumerate(
-        (("rest", "left over by one ratio"), ("bias", "bias row of the forward operator"))
-    ):
-        where = np.arange(len(names)) + (j - 0.5) * 0.4
-        right.barh(where, [100 * rows[n][key] for n in names], 0.4, label=label,
-                   color=plots.COLOURS[2 + j], hatch=("", "//")[j], edgecolor="white")  # fmt: skip
-    right.set_xlabel("length (% of F)")
-    right.set_title("What the ratio does not tell")
-    fig.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=2)
-    listed = "; ".join(f"{n} {v['ratio']:.2f}, {v['rest']:.0%} left over" for n, v in rows.items())
-    return plots.Figure(fig, f"Ratio of xJ to F by block. {listed}.")
 
 
 def frozen_levels(r):
@@ -241,44 +192,3 @@ def operator_survival(r):
         about="number of this part",
         size=(10, 4.2),
     )
-
-
-def euler_rows(r):
-    """The Euler table for display: one line for each block."""
-    o = r["operators"]["euler"]
-    rows = {f"{n} (random)": v for n, v in o["random"].items()} | o["trained"]
-    return [
-        {
-            "block": name,
-            "xJ / F (ratio)": v["ratio"],
-            "SD of each x's own (ratio)": v["spread"],
-            "left over (share of F)": v["rest"],
-            "bias row (share of F)": v["bias"],
-        }
-        for name, v in rows.items()
-    ]
-
-
-def total_rows(r):
-    """What the shares add up to, for each model: mean logits over positions."""
-    return [
-        {
-            "model": role,
-            "M (logits)": v["totals"]["M"],
-            **{f"sum of {n} (logits)": v["totals"]["sum"].get(n, "") for n in (*SHARES, "effect")},
-        }
-        for role, v in r["operators"]["shares"].items()
-    ]
-
-
-def case_rows(r, role="gelu-1l"):
-    """The worked cases of one model: where forward share and effect differ most in sign."""
-    return [
-        {
-            "part": c["part"],
-            "text": plots.token(c["text"]),
-            "next": plots.token(c["next"]),
-            **{f"{n} (logits)": v for n, v in c["numbers"].items()},
-        }
-        for c in r["operators"]["shares"][role]["cases"]
-    ]
