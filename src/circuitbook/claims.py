@@ -15,6 +15,8 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
+from circuitbook import paths
+
 __all__ = [
     "LABELS", "all_of", "atleast", "atmost", "between", "bound", "claim", "close", "equal",
     "recheck", "round6", "show",
@@ -158,10 +160,12 @@ def claim(
         kept[name] = value if isinstance(value, str) else _number(value, f"claim {id}: {name}")
     own = {k: v for k, v in holds.items() if k not in {"ok", "test", "tests"}}
     sentence = _render(id, text, {**own, **kept})
-    return {
+    made = {
         "id": id, "label": label, "text": text, "values": kept, "sentence": sentence,
         "test": {k: v for k, v in holds.items() if k != "ok"}, "holds": holds["ok"],
     }  # fmt: skip
+    # A claim made inside `paths.model_set(...)` is about that set and says so.
+    return made if paths.inside_set() is None else made | {"models": paths.inside_set()}
 
 
 def recheck(c: Mapping[str, Any]) -> str:
@@ -189,8 +193,13 @@ def _verdict(t: Mapping[str, Any]) -> bool:
 
 
 def line(c: Mapping[str, Any]) -> str:
-    """One printed line: label, state, sentence."""
-    return f"[{c['label']} · {'holds' if c['holds'] else 'FAILS'}] {c['sentence']}"
+    """One printed line: label, state, sentence; and whose models, where that must be said."""
+    state = "holds" if c["holds"] else "FAILS"
+    if c.get("random_weights"):
+        state = "random weights: not expected to hold"
+    if c.get("models") == "course":
+        state += " · course models"
+    return f"[{c['label']} · {state}] {c['sentence']}"
 
 
 def show(r: Any, *ids: str) -> None:

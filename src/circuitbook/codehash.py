@@ -26,7 +26,8 @@ PACKAGE = "circuitbook"
 MACHINERY = frozenset(
     f"{PACKAGE}.{name}"
     for name in ("paths", "results", "codehash", "compare", "measure", "claims", "plots", "display",
-                 "marks", "gallery", "check", "checks", "doctor")
+                 "marks", "gallery", "check", "checks", "doctor", "published.fetch",
+                 "published.pins")
 ) | {PACKAGE}  # fmt: skip
 
 

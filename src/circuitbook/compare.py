@@ -193,7 +193,9 @@ def _claims_chapter(chapter: str, seen: set[str]) -> tuple[int, list[str]]:
         wrong.append(f"{chapter} out of date")
     for id, c in result.claims.items():
         print(f"    {id} {line(c)}")
-        if not c["holds"] and c["label"] != "conjecture":
+        # On the published models a claim made for ours may well fail: a finding. Not an identity.
+        ours = paths.models() == "course" or c["label"] == "identity" or "models" in c
+        if not c["holds"] and c["label"] != "conjecture" and ours:
             wrong.append(id)
         problem = recheck(c) or ("another chapter has this id" if id in seen else "")
         if problem:

@@ -56,11 +56,18 @@ class Windows:
 
 
 def _recipe() -> str:
-    """A hash of all that decides the token files: archives, parsing code, tokenizer.
+    """A hash of all that decides the token files: archives or splits, parsing code, tokenizer.
 
     Raises:
         vocabulary.TokenError: there is no tokenizer to encode with.
     """
+    if paths.models() == "published":
+        from circuitbook.published import fetch, pins, text
+
+        hashes = [fetch.sha256(pins.TOKENIZER, f) for f in pins.TOKENIZER.files]
+        code = Path(text.__file__).read_text(encoding="utf-8")
+        blob = json.dumps([SCHEMA, RUN, text.fingerprint(), hashes, code]).encode()
+        return hashlib.sha256(blob).hexdigest()
     pins = [f"{s.name}=={s.version}:{s.sha256}" for s in SOURCES]
     code = [Path(m.__file__).read_bytes() for m in (docs,)]
     code.append((Path(docs.__file__).parent / "names.py").read_bytes())
@@ -119,7 +126,12 @@ def _encode(folder: Path) -> None:
     """Parse and encode all documents into `folder`."""
     from circuitbook import tokenizer
 
-    training, held_out = load_documents()
+    if paths.models() == "published":
+        from circuitbook.published import text
+
+        training, held_out = text.documents()
+    else:
+        training, held_out = load_documents()
     tok = tokenizer.load()
     order = np.random.default_rng(0).permutation(len(training))
     training = [training[i] for i in order]
@@ -294,7 +306,7 @@ def heldout_windows(n: int, *, length: int = 512, seed: int = 0) -> Windows:
             f"{n} were asked for. Ask for fewer, or for shorter ones."
         )
     chosen = sorted(pool[i] for i in rng.choice(len(pool), n, replace=False))
-    tokens = np.zeros((n, length), dtype=np.int64)
+    tokens = np.full((n, length), _bos(), dtype=np.int64)
     for row, (_, begin) in enumerate(chosen):
         tokens[row, 1:] = ids[begin : begin + step]
     where = np.asarray([doc for doc, _ in chosen])
@@ -305,6 +317,14 @@ def heldout_windows(n: int, *, length: int = 512, seed: int = 0) -> Windows:
         [named[doc]["source"] for doc in where],
         [named[doc]["name"] for doc in where],
     )
+
+
+def _bos() -> int:
+    if paths.models() == "course":
+        return 0
+    from circuitbook import tokenizer
+
+    return tokenizer.load().bos
 
 
 def build_tokenizer() -> Tokenizer:

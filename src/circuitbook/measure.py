@@ -22,6 +22,8 @@ LAST_LINES = 12
 
 def times_path(*, accepted: bool = False) -> Path:
     """Seconds per chapter: measured on this machine, or kept with the evidence."""
+    if paths.models() == "published":  # beside the results themselves, not among the course's times
+        return paths.BUILD / "published" / "times.json"
     return (paths.RESULTS if accepted else paths.BUILD) / "times.json"
 
 
@@ -53,7 +55,7 @@ def version(path: Path) -> tuple[int, int] | None:
 
 def measure(chapter: str) -> bool:
     """Measure one chapter if need be; print one line; False if its lesson failed."""
-    log = paths.BUILD / "logs" / f"{chapter}.log"
+    log = times_path().parent / "logs" / f"{chapter}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     before, start = version(output(chapter)), time.perf_counter()
     print(f"{chapter:<24} ", end="", flush=True)
@@ -85,7 +87,7 @@ def measure(chapter: str) -> bool:
 def accept() -> int:
     """Make this machine's results the committed evidence, and its times with them."""
     status = compare.main(["accept"])
-    if status == 0 and times_path().is_file():
+    if status == 0 and paths.models() == "course" and times_path().is_file():
         results.write(times_path(accepted=True), times_path().read_text(encoding="utf-8"))
     return status
 

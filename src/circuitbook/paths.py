@@ -16,10 +16,16 @@ kernel owns the command line. This module never imports torch.
 | CIRCUITBOOK_CACHE | a folder          | fetched text, default .cache in the project           |
 """
 
+import contextlib
+import contextvars
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["accept", "device", "evidence_only", "folder", "force", "models", "quick", "recompute"]
+__all__ = [
+    "accept", "device", "evidence_only", "folder", "force", "inside_set", "model_set", "models",
+    "quick", "recompute", "sizes",
+]  # fmt: skip
 
 _FOLDERS = {
     "SCRIPTS": "scripts",
@@ -97,9 +103,44 @@ def device() -> str:
     return "cpu"
 
 
+_MODEL_SETS = ("course", "published")
+_inside: contextvars.ContextVar[str | None] = contextvars.ContextVar("model_set", default=None)
+
+
 def models() -> str:
-    """The model set, "course" or "published", from MODELS."""
-    return _switch("MODELS", ("course", "published"))
+    """The model set, "course" or "published": that of `model_set` if inside one, else MODELS."""
+    return _inside.get() or _switch("MODELS", _MODEL_SETS)
+
+
+def inside_set() -> str | None:
+    """The set of the `model_set` block that runs now, where it is not the one of MODELS."""
+    inside = _inside.get()
+    return None if inside == _switch("MODELS", _MODEL_SETS) else inside
+
+
+@contextlib.contextmanager
+def model_set(name: str) -> Iterator[None]:
+    """Inside the block, models, tokenizer and text are those of this set, whatever MODELS says.
+
+    For parts of a chapter that have no published counterpart: `with paths.model_set("course"):`.
+    """
+    if name not in _MODEL_SETS:
+        raise ValueError(f"no model set is called {name!r}; there are {', '.join(_MODEL_SETS)}")
+    token = _inside.set(name)
+    try:
+        yield
+    finally:
+        _inside.reset(token)
+
+
+def sizes(*, quick: dict | None = None, published: dict | None = None) -> dict:
+    """The fields of a lesson's Config that today's switches change: `Config(**sizes(quick=...))`.
+
+    quick: under QUICK=1. published: with MODELS=published, whose models are larger. Both at once:
+    the quick ones win.
+    """
+    chosen = dict(published or {}) if models() == "published" else {}
+    return chosen | (quick or {}) if _switch("QUICK", ("0", "1")) == "1" else chosen
 
 
 def quick() -> bool:

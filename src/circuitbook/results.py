@@ -30,13 +30,14 @@ from circuitbook.claims import bound, round6
 from circuitbook.codehash import code_hash
 
 __all__ = [
-    "Result", "accept", "bound", "built_path", "evidence_path", "load", "measured", "note_weights",
-    "plain", "quick_path", "read", "stale", "write",
+    "Result", "accept", "bound", "built_path", "evidence_path", "load", "measured", "note_random",
+    "note_weights", "plain", "quick_path", "random_weights", "read", "stale", "write",
 ]  # fmt: skip
 
 SCHEMA = 1
 _PACKAGES = ("numpy", "tokenizers", "torch", "transformer-lens")
 _weights: dict[str, str] = {}
+_random: list[bool] = []
 
 
 class Result(dict):
@@ -106,6 +107,16 @@ def note_weights(role: str, sha256: str) -> None:
         raise RuntimeError(f"the weights of {role} changed while this run was using them: restart")
 
 
+def note_random() -> None:
+    """Remember that this run used a published file that says of itself: random weights."""
+    _random.append(True)
+
+
+def random_weights(made_with: Mapping[str, Any]) -> bool:
+    """True for a result made with stand-in files of random weights: it shows that things run."""
+    return bool(made_with.get("random_weights"))
+
+
 def _made_with(code: str) -> dict:
     torch = sys.modules.get("torch")
     packages = {"python": platform.python_version()}
@@ -114,7 +125,8 @@ def _made_with(code: str) -> dict:
             packages[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return {
+    marked = {"random_weights": True} if _random else {}
+    return marked | {
         "code": code,
         "weights": dict(_weights),
         "models": paths.models(),
@@ -140,10 +152,10 @@ def _manifest() -> dict[str, str]:
 
 def stale_weights(made_with: Mapping[str, Any]) -> str:
     """Why the weights that a result was made with are not today's, or "" if they are."""
-    if made_with["models"] != "course":
-        return ""  # published weights carry their own pinned revision
     now = _manifest()
     for role, sha256 in made_with["weights"].items():
+        if "@" in role:
+            continue  # published weights carry their own pinned revision
         if now.get(role) != sha256:
             return f"the weights of {role} changed"
     return ""
@@ -236,15 +248,30 @@ def load(chapter: str) -> Result:
 
 
 def accept(chapter: str) -> bool:
-    """Make this machine's measurement the committed evidence; False if it already is."""
+    """Make this machine's measurement the committed evidence; False if it already is.
+
+    Raises ValueError for a measurement on random weights: that is evidence of nothing.
+    """
     new, old = built_path(chapter), evidence_path(chapter)
     if not new.is_file():
         raise FileNotFoundError(f"{chapter} was not measured here: run RECOMPUTE=1 make all first")
-    text = _text(read(new))
+    envelope = read(new)
+    if random_weights(envelope["made_with"]):
+        raise ValueError(
+            f"{chapter} was measured on stand-in files with random weights: never evidence. Fetch "
+            "the published models with `make published`."
+        )
+    text = _text(envelope)
     if old.is_file() and old.read_text(encoding="utf-8") == text:
         return False
     write(old, text)
     return True
+
+
+def _marked(c: dict) -> dict:
+    """A claim, marked when it would need trained weights and this run had random ones."""
+    plainly = not _random or c["label"] == "identity" or "models" in c
+    return c if plainly else c | {"random_weights": True}
 
 
 # ---- the one call of a lesson -------------------------------------------------------------------
@@ -293,7 +320,7 @@ def measured(
     target = places[-1]
     print(f"measuring {chapter} ({why}) …", file=sys.stderr)
     out = compute(cfg)
-    claims = list(out.get("claims", []))
+    claims = [_marked(c) for c in out.get("claims", [])]
     data = {key: value for key, value in out.items() if key != "claims"}
     if set(data) == {"data"}:
         data = data["data"]

@@ -18,6 +18,7 @@ from typing import SupportsInt
 from tokenizers import Tokenizer as _Backend
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from circuitbook import paths
 from circuitbook.names import SINGLE_TOKENS
 from circuitbook.vocabulary import (
     BOS,
@@ -213,5 +214,9 @@ def _load(path: Path) -> Tokenizer:
 
 
 def load() -> Tokenizer:
-    """The bundled course tokenizer (`weights/tokenizer.json`)."""
+    """The tokenizer of today's model set: the bundled one, or that of the published models."""
+    if paths.models() == "published":
+        from circuitbook.published import tokens
+
+        return tokens.load()
     return _load(file_path())

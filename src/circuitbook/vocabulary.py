@@ -47,11 +47,15 @@ def file_path() -> Path:
 
 
 def texts(path: Path | None = None) -> list[str]:
-    """What every token of a saved tokenizer stands for, in id order.
+    """What every token stands for, in id order: of a saved tokenizer, or of today's model set.
 
     Raises:
         TokenError: the file is missing or not a tokenizer.
     """
+    if path is None and paths.models() == "published":
+        from circuitbook.published import tokens
+
+        return tokens.texts()
     path = path or file_path()
     try:
         ids = json.loads(path.read_text())["model"]["vocab"]

@@ -48,11 +48,6 @@ def _entry(role: str) -> dict[str, Any]:
 
 
 def _checked(role: str) -> dict[str, torch.Tensor]:
-    if paths.models() == "published":
-        raise WeightsError(
-            "The published models are not available in this version of the course. "
-            "Run with MODELS=course, the default."
-        )
     known, path = recipe(role), weightfile.weight_path(role)
     mend = f"Restore it with `git checkout {weightfile.short(path)}`"
     train = f"train it with `python -m circuitbook.train {role}`"
@@ -88,6 +83,18 @@ def _checked(role: str) -> dict[str, torch.Tensor]:
     return tensors
 
 
+def _published(role: str, dtype: torch.dtype, center: bool) -> Transformer:
+    from circuitbook.published import models
+
+    if role not in models.ROLES:
+        recipe(role)  # an unknown role is said first
+        raise WeightsError(
+            f"{role} has no published counterpart: it is a model of this course. Load it inside "
+            '`with paths.model_set("course"):`, or run with MODELS=course, the default.'
+        )
+    return models.load(role, dtype=dtype, center=center)
+
+
 def load(
     role: str,
     *,
@@ -95,7 +102,10 @@ def load(
     dtype: torch.dtype = torch.float32,
     center: bool = True,
 ) -> Transformer:
-    """The trained model of a role, ready to measure: evaluation mode, no gradients.
+    """The model of a role in today's model set, ready to measure: evaluation mode, no gradients.
+
+    With MODELS=published the series' own model, its LayerNorm folded and its writing weights
+    centred (norm "layernorm_pre"); see :mod:`circuitbook.published.models`.
 
     `center` subtracts from W_U its mean over the vocabulary, which changes no probability and
     makes every logit attribution comparable. `device` defaults to the DEVICE switch.
@@ -105,6 +115,8 @@ def load(
         WeightsError: a missing, damaged or mismatched file; the message says what to run.
     """
     place = torch.device(device or paths.device())  # a wrong DEVICE is said before the reading
+    if paths.models() == "published":
+        return _published(role, dtype, center).to(place).eval().requires_grad_(False)
     state = {name: tensor.to(dtype) for name, tensor in _checked(role).items()}
     model = Transformer.from_state_dict(recipe(role).config, state).to(dtype)
     if center:
