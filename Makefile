@@ -34,18 +34,21 @@ endif
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup text all test lint format lab figures lessons check compare weights accept \
-	doctor clean python ready
+.PHONY: help setup text all published test lint format lab figures lessons check compare weights \
+	accept doctor clean python ready
 
 help: ## List what this menu offers
 	@echo 'Circuitbook. Usage: make TARGET [DEVICE=auto|cpu|cuda] [MODELS=course|published] [QUICK=1]'
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo 'PYTHON=python3.12 makes the environment with that Python (3.11 or later).'
 
 setup: python ## Create the environment and install the pinned packages (minutes, once)
 	@$(BOOT) tools/environment.py setup $(VENV)
 
 text: setup ## Fetch the pinned text, or check the text that is there
+ifeq ($(MODELS),published)
+	@$(PY) -m circuitbook.published fetch
+endif
 	@$(PY) -m circuitbook.corpus fetch
 
 all: text ## Measure every chapter, draw figures, build notebooks, list the claims
@@ -59,6 +62,9 @@ all: text ## Measure every chapter, draw figures, build notebooks, list the clai
 	RECOMPUTE=1 $(PY) -m circuitbook.series || status=1; \
 	RECOMPUTE=1 $(PY) -m circuitbook.results claims || status=1; \
 	exit $$status
+
+published: setup ## The same with the series' own models and text: about 1.4 GB are fetched, once
+	@$(MAKE) --no-print-directory all MODELS=published
 
 test: text ## Run the tests
 	@$(ONE_THREAD) $(PY) -m pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
@@ -92,7 +98,7 @@ check: ready ## List every claim with its state and look for drift in what is bu
 	exit $$status
 
 compare: ready ## Set every number of the series beside ours, from results/ alone
-	@$(PY) -m circuitbook.series
+	@$(if $(filter published,$(MODELS)),RECOMPUTE=1 )$(PY) -m circuitbook.series
 
 weights: text ## Train the models and dictionaries (hours); goes on where it stopped
 	@$(PY) -m circuitbook.train all

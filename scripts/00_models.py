@@ -22,7 +22,7 @@ import torch
 
 from circuitbook import compose, corpus, curves, cut, gallery, plots, probe, scan, spine, zoo
 from circuitbook.claims import all_of, atleast, atmost, claim, show
-from circuitbook.paths import quick
+from circuitbook.paths import model_set, sizes
 from circuitbook.results import measured
 
 # %% [markdown]
@@ -69,7 +69,8 @@ def head_scores(model, windows, repeats):
     """Every head's previous-token score on text and prefix-matching score on jittered repeats."""
 
     def score(tokens, rule):
-        _, cache = model.run_with_cache(tokens, names_filter=lambda n: n.endswith("hook_pattern"))
+        with spine.last_logits_only(model):
+            _, cache = model.run_with_cache(tokens, names_filter=lambda n: "hook_pattern" in n)
         layers = range(model.cfg.n_layers)
         return [rule(cache[f"blocks.{i}.attn.hook_pattern"].cpu()).mean(0) for i in layers]
 
@@ -114,7 +115,8 @@ def ladder(model, writer, reader, repeats):
 
     def score(change=None):
         name = f"blocks.{reader[0]}.attn.hook_pattern"
-        _, cache = cut.run(model, tokens, change or cut.Cut(), names=[name])
+        with spine.last_logits_only(model):
+            _, cache = cut.run(model, tokens, change or cut.Cut(), names=[name])
         scores = probe.prefix_matching_score(cache[name].cpu(), tokens)
         return scores.mean(0)[reader[1]].item()
 
@@ -150,15 +152,15 @@ def compute(cfg):
     frequent = curves.Bench.frequent(cfg.frequent)
     generator = torch.Generator().manual_seed(cfg.seed)
     repeats = probe.repeated_batch(frequent, cfg.sequences, generator=generator)
-    models = {role: zoo.load(role, device="cpu") for role in zoo.MAIN_ROLES}
+    models = {role: zoo.load(role, device="cpu") for role in spine.family()}
     losses = {role: token_losses(model, windows) for role, model in models.items()}
     scores = {r: head_scores(m, windows, repeats) for r, m in models.items() if m.cfg.n_layers}
     data = {
         "windows": {"sources": sorted(set(held_out.source)), "documents": len(set(held_out.doc))},
-        "cards": {role: zoo.short_card(role) for role in models},
+        "cards": spine.cards(),
         "text": corpus.report(),
         "known_heads": known_heads(repeats),
-        "curves": {role: zoo.thin_curves(role) for role in models},
+        "curves": spine.curves(),
         "baseline": compose.random_baseline(models["attn-only-2l"].cfg.d_model),
     }
     for role, loss in losses.items():
@@ -172,7 +174,10 @@ def compute(cfg):
         data.setdefault("previous_token", {})[role] = previous
         data.setdefault("prefix_matching", {})[role] = prefix
     data["copying"] = copying(models["attn-only-1l"], frequent.sort().values)
-    return {"data": data, "claims": claims(models, losses, doc, scores, data, repeats, frequent)}
+    with model_set("course"):  # which alone has a model without layers
+        depth = spine.depth_claim(losses, doc, token_losses, cfg.seed)
+    rest = claims(models, losses, doc, scores, data, repeats, frequent)
+    return {"data": data, "claims": [depth, *rest]}
 
 
 # %% [markdown]
@@ -185,10 +190,7 @@ def compute(cfg):
 # %%
 def claims(models, losses, doc, scores, data, repeats, frequent):
     """The claims of this chapter; `data` gets the numbers they and the ladder figure need."""
-    mean = {role: loss.mean(1) for role, loss in losses.items()}
     zero, one, two = (f"attn-only-{n}l" for n in range(3))
-    first = probe.paired_difference(mean[zero], mean[one], doc)
-    second = probe.paired_difference(mean[one], mean[two], doc)
     icl = probe.paired_difference(
         probe.in_context_scores(losses[two]), probe.in_context_scores(losses[one]), doc
     )
@@ -203,8 +205,7 @@ def claims(models, losses, doc, scores, data, repeats, frequent):
     rungs = ladder(m2, (0, prev_head), (1, ind_head), repeats)
     data.update(pair=[prev_head, ind_head], k_composition=k_scores, ladder=rungs)
     others = spine.other_protocols(m2, (1, ind_head), frequent, len(repeats.tokens))
-    differences = {"loss_0l_1l": first, "loss_1l_2l": second, "icl_2l_1l": icl}
-    data["differences"] = {name: list(d[:2]) for name, d in differences.items()}
+    data["differences"] = spine.falls(losses, doc) | {"icl_2l_1l": list(icl[:2])}
     rep = data["repeats"][two]
     both = [h for h, (eig, share) in enumerate(data["copying"]) if eig >= 0.9 and share >= 0.3]
     kept = rungs["cut its write to the key"] / rungs["whole model"]
@@ -214,15 +215,6 @@ def claims(models, losses, doc, scores, data, repeats, frequent):
     )
     controls = [v for name, v in data["known_heads"].items() if name != "induction"]
     return [
-        claim(
-            "models.loss_falls_with_depth",
-            "On held-out text the loss falls by {first:.2f} nats (error {first_se:.3f}) from zero "
-            "layers to one, and by {second:.2f} nats (error {second_se:.3f}) from one to two.",
-            label="measurement",
-            values={"first": first.mean, "first_se": first.se, "second": second.mean}
-            | {"second_se": second.se},
-            holds=all_of(atleast(first.mean, 0.2), atleast(second.mean, 0.1)),
-        ),
         claim(
             "models.2l_previous_token_head",
             "Head {head} of the first layer puts {value:.2f} of its attention on the previous "
@@ -306,7 +298,9 @@ def claims(models, losses, doc, scores, data, repeats, frequent):
 
 
 # %%
-cfg = Config(windows=24, sequences=32) if quick() else Config()
+cfg = Config(
+    **sizes(quick={"windows": 24, "sequences": 32}, published={"windows": 48, "sequences": 24})
+)
 kinds = dict.fromkeys(("cards.*", "text.*", "windows.*", "pair"), "exact") | {
     "curves.*": ("readout", 1e-2, 1e-3),
     "repeats.*.rank*": ("readout", 2e-2, 1.0),
@@ -318,8 +312,8 @@ r = measured("00_models", compute, cfg, kinds=kinds)
 # ## The cards
 
 # %%
-lines = ["layers", "heads", "neurons", "parameters", "training tokens", "training time (s)"]
-plots.table([{"model": m} | {k: card[k] for k in lines} for m, card in r["cards"].items()])
+lines = ["layers", "heads", "neurons", "parameters", "training tokens", "training time (s)", "revision"]  # fmt: skip
+plots.table([{"model": m} | {k: c[k] for k in lines if k in c} for m, c in r["cards"].items()])
 
 # %% [markdown]
 # All five saw the same text in the same order: encyclopaedia articles, plays and poems, scripture,

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from circuitbook import corpus, gallery, plots, spine, zoo
+from circuitbook import bases, corpus, gallery, plots, spine, zoo
 from circuitbook.check import check
 from circuitbook.claims import all_of, atleast, atmost, claim, close, equal, show
 from circuitbook.expansion import expand, frozen, importance, pathchecks
 from circuitbook.gallery.ch03 import strongest_rows
-from circuitbook.paths import device, quick
+from circuitbook.paths import device, model_set, models, sizes
 from circuitbook.results import bound, measured
 
 # %% [markdown] tags=["core"]
@@ -74,8 +74,8 @@ def frozen_stream(x, patterns, W_V, W_O):
 
 # %%
 model, prompts = zoo.load("attn-only-2l"), spine.name_prompts()
-ran = expand.record(model, prompts.tokens[:1])
-terms, last = list(expand.expand(model, prompts.tokens[:1], ran)), model.stream(prompts.tokens[:1])
+terms = list(expand.expand(model, prompts.tokens[:1], expand.record(model, prompts.tokens[:1])))
+last = model.run_with_cache(prompts.tokens[:1])[1]["blocks.1.hook_resid_post"]
 by_order = [sum(t.order == k for t in terms) for k in range(3)]
 print(len(terms), "terms; of order 0, 1, 2:", by_order, "; three of them:", [t.name for t in terms[:3]])  # fmt: skip
 print("they add up:", torch.allclose(sum(t.write for t in terms), last, atol=1e-4))
@@ -173,12 +173,14 @@ def streams_by_order(model, tokens, patterns):
     """Run k adds what the layers computed in run k - 1, so its last stream holds orders 0 … k.
 
     patterns: one [batch, head, pos, key] for each layer. Returns n_layers + 1 streams.
-    Source: Elhage et al. 2021, for models without norm, biases and MLPs.
+    What a layer adds without any head, its bias, is there from the first run on.
+    Source: Elhage et al. 2021, for models without MLPs; a norm needs its scales held as well.
     """
     noted = {}
 
     def swap(new, hook):
-        old = noted.get(hook.name, torch.zeros_like(new))
+        b_O = model.blocks[hook.layer()].attn.b_O
+        old = noted.get(hook.name, torch.zeros_like(new) if b_O is None else b_O.expand_as(new))
         noted[hook.name] = new
         return old
 
@@ -213,10 +215,12 @@ class Config:
     """What defines this chapter's experiment."""
 
     windows: int = 196  # of 511 predictions each: more than 100,000 tokens
+    length: int = 512
     identity_windows: int = 8
     seed: int = 0
 
 
+OURS = ("controls", "tensor_products")  # about toys and random matrices
 LOOKS = 3.36  # standard errors: two-sided 5 % over 64 looks at once (Bonferroni)
 SURVIVES = {
     "head coordinates R": (1, 1, 1, 1, 0, 1),
@@ -232,14 +236,14 @@ SURVIVES = {
 def compute(cfg):
     """All numbers of the chapter, from its config alone."""
     gen, held_out = torch.Generator().manual_seed(cfg.seed), corpus.heldout_windows(cfg.windows)
-    tokens, doc = torch.from_numpy(held_out.tokens).to(device()), torch.from_numpy(held_out.doc)
-    models = {f"{word}{more}": zoo.load(f"attn-only-{n}l", dtype=dtype) for n, word in ((1, "one"), (2, "two")) for more, dtype in (("", torch.float32), (" double", torch.float64))}
-    two, double = models["two"], models["two double"]
+    tokens, doc = torch.from_numpy(held_out.tokens[:, : cfg.length]).to(device()), torch.from_numpy(held_out.doc)
+    each = {f"{word}{more}": zoo.load(f"attn-only-{n}l", dtype=dtype) for n, word in ((1, "one"), (2, "two")) for more, dtype in (("", torch.float32), (" double", torch.float64))}
+    two, double = each["two"], each["two double"]
     pair, prompts, some = spine.heads_pair(two), spine.name_prompts(), tokens[: cfg.identity_windows]
-    losses, single = importance.term_losses(two, tokens), importance.term_losses(models["one"], tokens, single=False)
-    gaps = pathchecks.gaps(models, some, frozen_stream, streams_by_order, cfg.seed) | {"kron": pathchecks.tensor_product_gaps(gen)}
+    losses, single = importance.term_losses(two, tokens), importance.term_losses(each["one"], tokens, single=False)
+    gaps = pathchecks.gaps(each, some, frozen_stream, streams_by_order, cfg.seed) | {"kron": pathchecks.tensor_product_gaps(gen)}
     gaps["model"], gaps["table"] = pathchecks.order_loss_gaps(two, some, losses.orders[: len(some)])
-    gaps["cut"] = pathchecks.cut_gap(double, tokens[:1, :96], pair)
+    gaps["cut"], gaps["box"] = pathchecks.cut_gap(double, tokens[:1, :96], pair), bases.predicted(double, SURVIVES)
 
     def by_prompt(found):
         return {name: [x.mean(), x.std(), x.abs().mean()] for name, x in found.items()}
@@ -256,12 +260,15 @@ def compute(cfg):
         "survives": frozen.survival(double, tokens[:1, :64], pair, gen),
         "numbers": frozen.NUMBERS, "looks": LOOKS,
     }
+    if models() == "published":
+        d["series"] = {"vocabulary": two.cfg.d_vocab}
     return {"data": d, "claims": claims(d, gaps)}
 
 
 def say(name, label, text, holds, **values):
-    """One claim of this chapter."""
-    return claim(f"paths.{name}", text, label=label, values=values, holds=holds)
+    """One claim of this chapter; those of OURS are the same in either model set."""
+    with model_set("course" if name in OURS else models()):
+        return claim(f"paths.{name}", text, label=label, values=values, holds=holds)
 
 
 def claims(d, gaps):
@@ -275,19 +282,20 @@ def claims(d, gaps):
     (step1, se1), (step2, se2), (shared, se_shared) = *two["steps"], two["shared"]
     moved = {what: [x.mean().item() for x in pairs] for what, pairs in d["replaced"].items()}
     total, of, still = sum(x[0] for x in named.values()), 6 * len(SURVIVES), d["replaced"]["title"][0].abs().mean().item()
-    right = sum(a == b for n in SURVIVES for a, b in zip(d["survives"][n], SURVIVES[n]))
-    norm, level = gaps["norm"], np.log(12)
+    right = sum(a == b for n in SURVIVES for a, b in zip(d["survives"][n], gaps["box"][n]))
+    norm, level, normed = gaps["norm"], np.log(12), models() == "published"
+    held, table = ("patterns and scales", "`W_E + W_pos` and the biases read at frozen scales") if normed else ("patterns", "the table `W_E W_U`, read from the weights")
     return [
         say("tensor_products", "identity", "The big matrix of a head is `kron(A, W)` row by row and `kron(W, A)` column by column, and the mixed-product rule holds, to {small:g}. The wrong one of the two misses by {wrong:.0%} of the largest entry.", all_of(bound(gaps["kron"][0], 1e-12), atleast(gaps["kron"][1], 1e-2)), small=1e-12, wrong=gaps["kron"][1]),
-        say("frozen_is_linear", "identity", "With patterns held, `f(aX + bY) = a f(X) + b f(Y)` to {small:g} of the largest logit. With patterns free the two sides differ by {free:.0%}.", all_of(bound(gaps["linear"][0], 1e-5), atleast(gaps["linear"][1], 0.1)), small=1e-5, free=gaps["linear"][1]),
+        say("frozen_is_linear", "identity", f"With {held} held, `f(aX + bY) = a f(X) + b f(Y)` to {{small:g}} of the largest logit. With patterns free the two sides differ by {{free:.0%}}.", all_of(bound(gaps["linear"][0], 1e-5), atleast(gaps["linear"][1], 0.1)), small=1e-5, free=gaps["linear"][1]),
         say("terms_add_up", "identity", "{one} terms of the one-layer model and {two} of the two-layer model add up to their logits: to {single:g} of the largest logit in float32, {double:g} in float64.", all_of(bound(gaps["sum"], 1e-5), bound(gaps["sum double"], 1e-12), equal(len(heads) + len(virtual) + 1, 81)), one=9, two=81, single=1e-5, double=1e-12),
         say("order_matters", "identity", "Swap the patterns in the virtual heads, `A1 A2`, and the sum misses by {positions:.0%}. Swap the maps, `W_OV2 W_OV1`, and it misses by {features:.0%}.", all_of(*(atleast(x, 1e-2) for x in gaps["swapped"].values())), **gaps["swapped"]),
         say("patterns_rebuilt", "identity", "Patterns rebuilt from expanded scores, without running the model, agree to {small:g}. Without the `1/√d_head` an entry is off by {wrong:.2f}.", all_of(bound(gaps["patterns"][0], 1e-5), atleast(gaps["patterns"][1], 1e-2)), small=1e-5, wrong=gaps["patterns"][1]),
-        say("term_is_v_cut", "identity", "Cut {writer} out of the values of {reader}: the logits change by minus the term {path}, to {limit:g} of its largest entry (float64).", bound(gaps["cut"], 1e-10), writer=writer, reader=reader, path=path),
-        say("layer_norm", "identity", "A random model with LayerNorm, biases and positions in its stream expands as well, to {small:g}. Forget the scales and the sum misses by {scales:.0%}, the biases by {biases:.0%}, the positions by {positions:.0%}.", all_of(bound(norm["nothing"], 1e-10), *(atleast(norm[k], 1e-2) for k in ("scales", "biases", "positions"))), small=1e-10, **{k: norm[k] for k in ("scales", "biases", "positions")}),
-        say("last_run_is_model", "identity", "The paper's runs hold the terms of their orders, to {small:g}. The last run has the model's loss, to {nats:g} nats a window; order 0 has that of the table `W_E W_U`, read from the weights.", all_of(bound(gaps["procedure"], 1e-5), bound(gaps["model"], 1e-4), bound(gaps["table"], 1e-4)), small=1e-5, nats=1e-4),
+        say("term_is_v_cut", "identity", "Cut {writer} out of the values of {reader}" + ", scales held" * normed + ": the logits change by minus the term {path}, to {limit:g} of its largest entry (float64).", bound(gaps["cut"], 1e-10), writer=writer, reader=reader, path=path),
+        say("layer_norm", "identity", ("The two-layer model" if normed else "A random model") + " with LayerNorm, biases and positions in its stream expands as well, to {small:g}. Forget the scales and the sum misses by {scales:.0%}, the biases by {biases:.0%}, the positions by {positions:.0%}.", all_of(bound(norm["nothing"], 1e-10), *(atleast(norm[k], 1e-2) for k in ("scales", "biases", "positions"))), small=1e-10, **{k: norm[k] for k in ("scales", "biases", "positions")}),
+        say("last_run_is_model", "identity", f"The paper's runs hold the terms of their orders, to {{small:g}}. The last run has the model's loss, to {{nats:g}} nats a window; order 0 has that of {table}.", all_of(bound(gaps["procedure"], 1e-5), bound(gaps["model"], 1e-4), bound(gaps["table"], 1e-4)), small=1e-5, nats=1e-4),
         say("controls", "measurement", "In the planted models the loss falls at the order of the working path: direct {direct:.2f}, head {head:.2f}, virtual head {virtual:.2f}. In the cancelling pair the first head added alone leaves a loss of {alone:.2f}, and the whole model has {whole:.2f}.", all_of(*(atmost(p[k]["orders"][i], 0.01) for i, k in enumerate(importance.PLANTED[:3])), *(close(p[k]["orders"][i - 1], level, 0.01) for i, k in enumerate(importance.PLANTED[:3]) if i), atmost(p["cancelling pair"]["first head"][0], 0.01), close(p["cancelling pair"]["orders"][2], level, 0.01)), direct=p["direct path"]["orders"][0], head=p["one head"]["orders"][1], virtual=p["virtual head"]["orders"][2], alone=p["cancelling pair"]["first head"][0], whole=p["cancelling pair"]["orders"][2]),
-        say("heads_matter", "intervention", "On {tokens:,} held-out tokens from {documents} documents, patterns frozen: the direct path of the two-layer model has a loss of {zero:.3f} nats. All paths through one head lower it by {step:.3f} ± {se:.3f} (one standard error).", atleast(step1 - 2 * se1, 0), tokens=d["tokens"], documents=d["documents"], zero=two["orders"][0][0], step=step1, se=se1),
+        say("heads_matter", "intervention", f"On {{tokens:,}} held-out tokens from {{documents}} documents, {held} frozen: the direct path of the two-layer model has a loss of {{zero:.3f}} nats. All paths through one head lower it by {{step:.3f}} ± {{se:.3f}} (one standard error).", atleast(step1 - 2 * se1, 0), tokens=d["tokens"], documents=d["documents"], zero=two["orders"][0][0], step=step1, se=se1),
         say("virtual_heads_together", "intervention", "The {n} virtual heads lower the loss by another {step:.3f} ± {se:.3f} nats, {share:.0%} of what the single heads did. Removed one at a time they cost {one_by_one:.3f} in all.", atleast(step2 - 2 * se2, 0), n=len(virtual), step=step2, se=se2, share=step2 / step1, one_by_one=sum(removed[n].mean for n in virtual)),
         say("one_layer", "intervention", "In the one-layer model the heads lower the loss of the direct path from {zero:.3f} nats by {step:.3f} ± {se:.3f}.", atleast(one["steps"][0].mean - 2 * one["steps"][0].se, 0), zero=one["orders"][0].mean, step=one["steps"][0].mean, se=one["steps"][0].se),
         say("credit_is_shared", "intervention", "The heads of layer 1, reading the direct path only, lower the loss by {first1:.3f} nats when they come first and by {second1:.3f} after layer 0's; those of layer 0 by {first0:.3f} and {second0:.3f}. The difference, {shared:+.3f} ± {se:.3f}, is the same for both.", atleast(abs(shared) - 2 * se_shared, 0), first0=two["first"][0].mean, first1=two["first"][1].mean, second0=two["second"][0].mean, second1=two["second"][1].mean, shared=shared, se=se_shared),
@@ -303,7 +311,7 @@ def claims(d, gaps):
     ]
 
 
-cfg = Config(windows=4, identity_windows=2) if quick() else Config()
+cfg = Config(**sizes(quick={"windows": 4, "identity_windows": 2}, published={"windows": 16, "length": 256, "identity_windows": 4}))
 exact = ("pair.*", "path", "survives.*", "tokens", "documents", "two.names.*")
 r = measured("03_path_expansion", compute, cfg, kinds=dict.fromkeys(exact, "exact"))
 # fmt: on

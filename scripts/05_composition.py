@@ -17,10 +17,10 @@ import torch
 
 from circuitbook import compose, corpus, gallery, plots, zoo
 from circuitbook.check import check
-from circuitbook.claims import all_of, atleast, atmost, claim, close, equal, show
+from circuitbook.claims import all_of, atleast, atmost, claim, close, course_only, equal, show
 from circuitbook.composition import bilinear, coordinates, edges, pairs
 from circuitbook.gallery.ch05 import disagreement_rows, virtual_rows
-from circuitbook.paths import device, quick
+from circuitbook.paths import device, models, sizes
 from circuitbook.results import bound, measured
 from circuitbook.taught.ch02 import thin_svd
 
@@ -159,7 +159,7 @@ def compute(cfg):
     held_out, role = corpus.heldout_windows(cfg.windows), "attn-only-2l"
     tokens, doc = torch.from_numpy(held_out.tokens).to(device()), torch.from_numpy(held_out.doc)
     model, exact, H = zoo.load(role), zoo.load(role, dtype=torch.float64), range(8)
-    (h1, h2), batch = pairs.followed(model, cfg.repeats)
+    (h1, h2), batch, width, rank = *pairs.followed(model, cfg.repeats), model.cfg.d_model, model.cfg.d_head
     texts, repeats = ([bilinear.take_apart(model, t.to(device())) for t in some[:4]] for some in (tokens, batch.tokens))
     split = {name: [bilinear.shares(model, w, h) for h in H] for name, w in (("text", texts), ("repeats", repeats))}
     scores, effects = pairs.scores(model), edges.all_effects(model, tokens, doc, cfg.every)
@@ -168,7 +168,7 @@ def compute(cfg):
     wanted = [(a, b, "k") for a in H for b in H] + [(h1, h2, "q"), (h1, h2, "v")]
     cut = pairs.repeat_cuts(model, batch, wanted)
     one, two = pairs.writer(exact, h1), pairs.reader(exact, h2, "k")
-    noise = torch.randn(4, 256, 32, generator=torch.Generator().manual_seed(1)).double()
+    noise = torch.randn(4, width, rank, generator=torch.Generator().manual_seed(1)).double()
     parts, chance = overlap_parts(*one, *two), overlap_parts(noise[0], noise[1].mT, noise[2], noise[3].mT)
     table = torch.stack([scores.q, scores.k, scores.v]).double().cpu()
     moves = coordinates.survival(exact, tokens[0, :48], (h1, h2), rotated_score)
@@ -181,23 +181,23 @@ def compute(cfg):
         "values": [bilinear.value_shares(model, texts, h) for h in H],
         "scores": {"q": scores.q, "k": scores.k, "v": scores.v},
         "baseline": pairs.baselines(model),
-        "simulated": {"mean": compose.simulated(32, 256, 200, torch.Generator().manual_seed(0)).mean(), "rank_one": compose.simulated(1, 256, 4000, torch.Generator().manual_seed(1)).mean() * 16},
+        "simulated": {"mean": compose.simulated(rank, width, 200, torch.Generator().manual_seed(0)).mean(), "rank_one": compose.simulated(1, width, 4000, torch.Generator().manual_seed(1)).mean() / compose.random_baseline(width)},
         "rotated": pairs.rotated_scores(model, rotated_score),
         "effects": effects,
         "rank": {"K pattern": rho(table, effects["pattern"], K), "Q pattern": rho(table, effects["pattern"], Q), "all loss": rho(table, effects["loss"], ALL), "V size": rho(table, effects["size"], V),
                  "QK score": rho(table, effects["pattern"], QK), "QK spread": rho(effects["spread"], effects["pattern"], QK)},
         "repeats": {"whole": cut["whole"], "prefix": cut["prefix"][:64].view(8, 8), "loss": cut["loss"][:64].view(8, 8), "pair_q": [cut["prefix"][64], cut["loss"][64]], "pair_v": [cut["prefix"][65], cut["loss"][65]]},
-        "directions": {"pair": parts.flatten().sort(descending=True).values.cumsum(0)[:256] / parts.sum(), "random": chance.flatten().sort(descending=True).values.cumsum(0)[:256] / chance.sum(), "top": parts[:8, :8] / parts.sum()},
-        "coordinates": coordinates.other_coordinates(exact, tokens[:1, :64], (h1, h2)),
+        "directions": {"pair": parts.flatten().sort(descending=True).values.cumsum(0)[: parts.numel() // 4] / parts.sum(), "random": chance.flatten().sort(descending=True).values.cumsum(0)[: parts.numel() // 4] / chance.sum(), "top": parts[:8, :8] / parts.sum()},
+        "coordinates": coordinates.criticism(cfg.windows),
         "moves": {k: {q: m if m > 1e-8 else 0.0 for q, m in row.items()} for k, row in moves.items()},
         "eigenvalue": pairs.virtual_eigenvalue_score(exact, h1, h2),
     }
-    apart, some, short = d["coordinates"].pop("logits"), [(0, 1, "q"), (h1, h2, "k"), (wide, h2, "k"), (2, 3, "v"), (h1, h2, "v")], tokens[0, :128]
+    (apart, own), some, short = (d["coordinates"].pop(k) for k in ("logits", "pair")), [(0, 1, "q"), (h1, h2, "k"), (wide, h2, "k"), (2, 3, "v"), (h1, h2, "v")], tokens[0, :128]
     exactly = {
         "terms": [bilinear.sum_error(m, tokens[:1, :128]) for m in (model, exact)], "dropped": bilinear.sum_error(exact, tokens[:1, :128], position=False),
         "dense": (pairs.dense_scores(model) - torch.stack(list(scores))).abs().max(), "singular": abs(parts.sum().sqrt() - compose.pair_scores(*(x[None] for x in (*one, *two))).item()),
         "slow": pairs.slow_error(model, short, some), "frozen": pairs.frozen_cut(model, batch.tokens[:2].to(device()), (h1, h2)), "virtual": pairs.virtual_head_error(exact, short, (h1, h2)),
-        "apart": apart, "share": max(abs(sum(s[0].values()) - 1) for n in split for s in split[n]), **pairs.local_changes(model, tokens[:1, :128], (h1, h2))}
+        "apart": apart, "own": own, "normed": models() == "published", "parts": parts.numel(), "shape": (rank, width), "share": max(abs(sum(s[0].values()) - 1) for n in split for s in split[n]), **pairs.local_changes(model, tokens[:1, :128], (h1, h2))}
     return {"data": d | {"rungs": pairs.rungs(d, exactly["frozen"])}, "claims": claims(d, moves, exactly)}
 
 
@@ -205,7 +205,7 @@ def claims(d, moves, exactly):
     """The chapter's sentences. Errors of identities are judged here and not kept."""
     (h1, h2), wide, S, E, rank, fixed = d["pair"], d["wide"], d["scores"], d["effects"], d["rank"], d["repeats"]
     names, c = {"writer": f"0.{h1}", "reader": f"1.{h2}", "wide": f"0.{wide}"}, d["coordinates"]
-    place = {n: 1 + int((t > t[h1, h2]).sum()) for n, t in (("k", S["k"]), ("rotated", d["rotated"][1]), ("stretched", c["stretched"]), ("favoured", c["favoured"]))}
+    place = {n: 1 + int((t > t[h1, h2]).sum()) for n, t in (("k", S["k"]), ("rotated", d["rotated"][1]))}
     X, Y = torch.tensor(SLIP_X), torch.tensor(SLIP_Y)
     R, G, C, Kq = (moves[k] for k in ("head coordinates R", "stream coordinates G", "W_U + c 1ᵀ", "constant per query"))
     share = d["shares"]["repeats"]
@@ -213,35 +213,35 @@ def claims(d, moves, exactly):
     left, spared = fixed["prefix"][h1, h2] / fixed["whole"][h2], fixed["pair_q"][0] / fixed["whole"][h2]
     fed, others = 1 - fixed["prefix"][wide, h2] / fixed["whole"][h2], min(fixed["prefix"][a, h2] for a in range(8) if a not in (h1, wide))
     worth = E["loss"].flatten().argsort(descending=True).tolist().index(64 + 8 * h1 + h2) + 1
-    given = torch.stack(d["values"])[:, 2:].sum(1)
+    given, own, normed, (rank_of, width) = torch.stack(d["values"])[:, 2:10].sum(1), exactly["own"], exactly["normed"], exactly["shape"]
     v_gain, v_se, best = E["loss"][2], E["loss_se"][2], int(E["loss"][2].argmax())
     strong, P = S["k"].cpu() >= 1.5 * d["baseline"]["high"][1], E["pattern"][1]
-    moved, gain = (P[strong].sum() / max(1, int(strong.sum())), P[~strong].mean()), rank["QK spread"][0] - rank["QK score"][0]
+    moved, gain = (P[strong].sum() / max(1, int(strong.sum())), P[~strong].sum() / max(1, int((~strong).sum()))), rank["QK spread"][0] - rank["QK score"][0]
     return [
-        claim("compose.terms_sum", "The hundred terms of every second-layer head add up to its score before the mask, to {limit:g} in float32 and {fine:g} in float64; without the positions they miss it by {value:.0%} of its size. The shares of the four classes sum to one, to {limit:g}.", label="identity", values={"limit": 1e-5, "fine": 1e-12, "value": exactly["dropped"]}, holds=all_of(bound(exactly["terms"][0], 1e-5), bound(exactly["terms"][1], 1e-12), bound(exactly["share"], 1e-5), atleast(exactly["dropped"], 1e-2))),
+        claim("compose.terms_sum", ("All terms, with biases among the sources," if normed else "The hundred terms") + " of every second-layer head add up to its score before the mask, to {limit:g} in float32 and {fine:g} in float64; without the positions they miss it by {value:.0%} of its size. The shares of the four classes sum to one, to {limit:g}.", label="identity", values={"limit": (1e-5, 1e-4)[normed], "fine": 1e-12, "value": exactly["dropped"]}, holds=all_of(bound(exactly["terms"][0], (1e-5, 1e-4)[normed]), bound(exactly["terms"][1], 1e-12), bound(exactly["share"], 1e-5), atleast(exactly["dropped"], 1e-2))),
         claim("compose.key_side", "On repeated tokens the terms with a head on the key side only carry {value:.0%} of what head {reader} varies over keys (asked: {bound:.0%}); on the query side only {query:.0%}, both {both:.0%}, neither {neither:.0%}.", label="measurement", values={**names, "query": share["query side"][h2], "both": share["both"][h2], "neither": share["neither"][h2]}, holds=atleast(share["key side"][h2], 0.3)),
         claim("compose.small_equals_dense", "Small matrices give the Q-, K- and V-scores of all pairs of the definition, to {limit:g}.", label="identity", holds=bound(exactly["dense"], 1e-5)),
-        claim("compose.baseline", "{n} random pairs of rank {rank} have a mean score of {mean:.4f}, just below {theory:.4f}, the root mean square of theory; at rank {one} the mean is {ratio:.2f} of that.", label="measurement", values={"n": 200, "rank": 32, "mean": d["simulated"]["mean"], "theory": compose.random_baseline(256), "one": 1, "ratio": d["simulated"]["rank_one"]}, holds=all_of(close(d["simulated"]["mean"], 0.0625, 0.0005), close(d["simulated"]["rank_one"], 0.8, 0.03))),
+        claim("compose.baseline", "{n} random pairs of rank {rank} have a mean score of {mean:.4f}, just below {theory:.4f}, the root mean square of theory; at rank {one} the mean is {ratio:.2f} of that.", label="measurement", values={"n": 200, "rank": rank_of, "mean": d["simulated"]["mean"], "theory": compose.random_baseline(width), "one": 1, "ratio": d["simulated"]["rank_one"]}, holds=all_of(close(d["simulated"]["mean"], compose.random_baseline(width), 0.008 * compose.random_baseline(width)), close(d["simulated"]["rank_one"], 0.8, 0.03))),
         claim("compose.pair_scores_high", "The K-score of the pair {writer} → {reader} is {value:.3f}, number {place} of {n}; {bound:.3f} was asked, twice what random pairs of its rank reach at most in {q} of {of} draws.", label="measurement", values={**names, "place": place["k"], "n": S["k"].numel(), "q": 39, "of": 40}, holds=atleast(S["k"][h1, h2], 2 * d["baseline"]["high"][1, h1, h2])),
         claim("compose.norms_of_xy", "In the small example ‖XY‖² is {xy:.0f} and ‖YX‖² is {yx:.0f}; both traces are {trace:.0f}.", label="identity", values={"xy": (X @ Y).square().sum(), "yx": (Y @ X).square().sum(), "trace": (X @ Y).trace()}, holds=all_of(close((X @ Y).square().sum(), 10, 1e-6), close((Y @ X).square().sum(), 18, 1e-6), close((X @ Y).trace() - (Y @ X).trace(), 0, 1e-6))),
         claim("compose.slip_has_no_gauge", "New head coordinates leave the K-score of the pair within {limit:g} and move the score of the rotated product by {value:.0%}.", label="identity", values={"limit": 1e-6, "value": R["score of the rotated product"]}, holds=all_of(bound(R["K-composition score"], 1e-6), atleast(R["score of the rotated product"], 0.01))),
         claim("compose.slip_on_ours", "Among the K-scores of our model the pair is number {place} of {n}; with the slip it is number {slip}. The slip moves the K-score of some pair by {value:.2f}.", label="measurement", values={"place": place["k"], "slip": place["rotated"], "n": S["k"].numel()}, holds=atleast((d["rotated"][1] - S["k"].cpu()).abs().max(), 0.02)),
         claim("compose.wide_head_feeds_too", "Head {wide} puts {attention:.2f} of its attention two to six tokens back. Cutting its write from the keys of head {reader} takes away {value:.0%} of the prefix matching there; {bound:.0%} was asked. The other heads but the pair's own take {rest:.1%} or less.", label="intervention", values={**names, "attention": d["several"][wide], "rest": 1 - others / fixed["whole"][h2]}, holds=atleast(fed, 0.1)),
-        claim("compose.singular_directions", "The squared score of the pair is the sum of its {n} parts, to {limit:g}.", label="identity", values={"n": 1024}, holds=bound(exactly["singular"], 1e-6)),
+        claim("compose.singular_directions", "The squared score of the pair is the sum of its {n} parts, to {limit:g}.", label="identity", values={"n": exactly["parts"]}, holds=bound(exactly["singular"], 1e-6)),
         claim("compose.few_directions", "{value} pairs of directions hold half of the squared score of the pair; for two random heads it takes {random}. Few would be {bound}, half of that.", label="conjecture", values={"random": half["random"]}, holds=atmost(half["pair"], half["random"] / 2)),
         claim("compose.same_layer", "Without the write of head {reader} no query, key, value or pattern of its layer changes in one bit: {value} changed.", label="intervention", values=names, holds=equal(exactly["same layer"], 0)),
         claim("compose.k_cut_is_local", "Cutting {writer} from the keys of {reader} changes its keys and its pattern, and bit for bit nothing else in the layer: {value} other tensors changed.", label="intervention", values={**names, "value": exactly["K-cut"]}, holds=all_of(equal(exactly["K-cut"], 0), equal(exactly["K-cut, own"], 2))),
         claim("compose.fast_cuts", "Recomputing one head gives the logits of a whole run with the cut, to {limit:g} of their size.", label="identity", holds=bound(exactly["slow"], 1e-5)),
-        claim("compose.v_cut_is_virtual", "The logit change of a V-cut is minus the virtual head's term, to {limit:g} of its size, and no V-cut moves a pattern.", label="identity", values={"limit": 1e-5}, holds=all_of(bound(exactly["virtual"], 1e-5), bound(E["pattern"][2].abs().max(), 0))),
+        claim("compose.v_cut_is_virtual", "The logit change of a V-cut" + " with scales held" * normed + " is minus the virtual head's term, to {limit:g} of its size, and no V-cut moves a pattern.", label="identity", values={"limit": 1e-5}, holds=all_of(bound(exactly["virtual"], 1e-5), bound(E["pattern"][2].abs().max(), 0))),
         claim("compose.pair_edge", "Of {n} edges cut alone, {writer} → keys of {reader} is number {value} by rise of the loss: {loss:.3f} ± {se:.3f} nats (± one standard error).", label="intervention", values={**names, "n": E["loss"].numel(), "loss": E["loss"][1, h1, h2], "se": E["loss_se"][1, h1, h2]}, holds=atmost(worth, 3)),
         claim("compose.pair_needs_the_key", "On repeats, cutting {writer} from the keys of {reader} leaves {left:.0%} of its prefix matching and costs {loss:.2f} nats on the second copy. Cutting it from the queries leaves {spared:.0%} and costs {q_loss:.2f} nats; from the values, where no pattern can change, it costs {v_loss:.2f}.", label="intervention", values={**names, "left": left, "loss": fixed["loss"][h1, h2], "spared": spared, "q_loss": fixed["pair_q"][1], "v_loss": fixed["pair_v"][1]}, holds=all_of(atmost(left, 0.2), atleast(spared, 0.8))),
         claim("compose.score_and_pattern", "Over the key edges the score and the change of the pattern have a rank correlation of {rho:.2f} (interval {value:.2f} to {high:.2f}, heads drawn again); over the query edges {q:.2f} ({q_low:.2f} to {q_high:.2f}). If the score ranked the key edges, the interval would lie above {bound}.", label="conjecture", values=dict(zip(("rho", "value", "high", "q", "q_low", "q_high"), (*rank["K pattern"], *rank["Q pattern"]))), holds=atleast(rank["K pattern"][1], 0)),
         claim("compose.high_scores_matter", "{n} key edges stand out, with {times} times what random pairs reach. Cutting one of them changes the pattern by {mean:.2f} in the mean; cutting another key edge, by {rest:.3f}: {value:.0f} times less ({bound} asked).", label="intervention", values={"n": int(strong.sum()), "times": 1.5, "mean": moved[0], "rest": moved[1]}, holds=atleast(moved[0] / moved[1], 3)),
         claim("compose.score_and_loss", "Over all {n} edges the score and the rise of the loss have a rank correlation of {rho:.2f}, with an interval from {value:.2f} to {high:.2f}; an interval above {bound} was asked.", label="conjecture", values={"n": E["loss"].numel(), "rho": rank["all loss"][0], "high": rank["all loss"][2]}, holds=atleast(rank["all loss"][1], 0)),
         claim("compose.spread_says_more", "What an edge's term varies over keys on text has a rank correlation of {rho:.2f} with the change of the pattern; the score has {score:.2f}.", label="intervention", values={"rho": rank["QK spread"][0], "score": rank["QK score"][0]}, holds=atleast(gain, 0)),
-        claim("compose.stream_gauge", "New stream coordinates (diagonal, entries one or ten) keep the logits, the cut's effect and the eigenvalue score ({eigen:.4f}) within {limit:g}. They take the K-score of the pair from {before:.3f} to {value:.3f}.", label="identity", values={"eigen": d["eigenvalue"], "limit": 1e-6, "before": c["before"][h1, h2], "value": c["stretched"][h1, h2]}, holds=all_of(bound(max(G["logits"], G["effect of the K-cut on the pattern"], G["eigenvalue score of the virtual table"]), 1e-6), atmost(c["stretched"][h1, h2] / c["before"][h1, h2], 0.7))),
-        claim("compose.order_is_borrowed", "{low} has the lowest K-score of all pairs, {before:.3f}, and the followed pair {ours:.3f}. In coordinates made for {low} they score {value:.3f} and {new:.3f}, and no logit has moved by more than {limit:g} of the largest.", label="identity", values={"low": "0.{} → 1.{}".format(*c["low"]), "before": c["before"].min(), "ours": c["before"][h1, h2], "value": c["favoured"][tuple(c["low"])], "new": c["favoured"][h1, h2], "limit": 1e-6}, holds=all_of(bound(exactly["apart"], 1e-6), atleast(c["favoured"][tuple(c["low"])], c["favoured"][h1, h2]))),
-        claim("compose.all_scores_can_sink", "With the first coordinate of the stream shortened to {part:g}, the highest of all K-scores is {value:.4f} (at most {bound} was asked); it was {before:.3f}. The logits stay within {limit:g}.", label="identity", values={"part": coordinates.SHRINK, "value": c["shrunk"].max(), "bound": 0.02, "before": c["before"].max(), "limit": 1e-6}, holds=all_of(atmost(c["shrunk"].max(), 0.02), bound(exactly["apart"], 1e-6))),
+        claim("compose.stream_gauge", label="identity", **coordinates.stream_claim(G, d["eigenvalue"], *((S["k"][h1, h2], None) if normed else (c["before"][own], c["stretched"][own])))),
+        *course_only([claim("compose.order_is_borrowed", "{low} has the lowest K-score of all pairs, {before:.3f}, and the followed pair {ours:.3f}. In coordinates made for {low} they score {value:.3f} and {new:.3f}, and no logit has moved by more than {limit:g} of the largest.", label="identity", values={"low": "0.{} → 1.{}".format(*c["low"]), "before": c["before"].min(), "ours": c["before"][own], "value": c["favoured"][tuple(c["low"])], "new": c["favoured"][own], "limit": 1e-6}, holds=all_of(bound(exactly["apart"], 1e-6), atleast(c["favoured"][tuple(c["low"])], c["favoured"][own]))),
+        claim("compose.all_scores_can_sink", "With the first coordinate of the stream shortened to {part:g}, the highest of all K-scores is {value:.4f} (at most {bound} was asked); it was {before:.3f}. The logits stay within {limit:g}.", label="identity", values={"part": coordinates.SHRINK, "value": c["shrunk"].max(), "bound": 0.02, "before": c["before"].max(), "limit": 1e-6}, holds=all_of(atmost(c["shrunk"].max(), 0.02), bound(exactly["apart"], 1e-6)))]),
         claim("compose.constants", "A constant per query moves the raw share of the pair's term by {value:.0%} of its size, and the centred share by no more than {limit:g}; `W_U + c 1ᵀ` moves neither.", label="identity", values={"limit": 1e-6, "value": Kq["raw share of the pair's term"]}, holds=all_of(bound(max(Kq["covariance share of the pair's term"], C["covariance share of the pair's term"], C["raw share of the pair's term"]), 1e-6), atleast(Kq["raw share of the pair's term"], 0.01))),
         claim("compose.values_are_not_tokens", "Of what a second-layer head moves, the token supplies most: the writes of earlier heads make between {low:.0%} and {value:.0%} ({bound:.0%} was asked of the largest).", label="measurement", values={"low": given.min()}, holds=atleast(given.max(), 0.05)),
         claim("compose.virtual_head", "The virtual head that is missed most is {a} → {b} through values: without it the loss rises by {loss:.4f} ± {se:.4f} nats, {value:.1f} standard errors ({bound} asked; chapter 03 uses more text).", label="conjecture", values={"a": f"0.{best // 8}", "b": f"1.{best % 8}", "loss": v_gain.flatten()[best], "se": v_se.flatten()[best]}, holds=atleast(v_gain.flatten()[best] / v_se.flatten()[best], 3)),
@@ -249,7 +249,7 @@ def claims(d, moves, exactly):
     ]
 
 
-cfg = Config(windows=3, repeats=4, every=32, bootstrap=100) if quick() else Config()
+cfg = Config(**sizes(quick={"windows": 3, "repeats": 4, "every": 32, "bootstrap": 100}, published={"windows": 10, "repeats": 12, "every": 16}))
 SE = {"effects.loss.*": ("statistic", "effects.loss_se.*"), "effects.reader.*": ("statistic", "effects.reader_se.*")}
 KINDS = {"pair": "exact", "wide": "exact", "rank.*": ("closed_form", 0.05), "effects.loss_se.*": ("readout", 0.02, 1e-4)}
 r = measured("05_composition", compute, cfg, kinds={**SE, **KINDS})

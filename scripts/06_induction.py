@@ -20,8 +20,8 @@ from circuitbook.check import check
 from circuitbook.claims import show
 from circuitbook.cut import cut_path
 from circuitbook.gallery.tables06 import evidence_rows, protocol_rows, removal_rows, survival_rows
-from circuitbook.induction import circuit, handbuilt, repeats, trial
-from circuitbook.paths import quick
+from circuitbook.induction import circuit, handbuilt, public, repeats, trial
+from circuitbook.paths import sizes
 from circuitbook.results import measured
 from circuitbook.taught import change_head_coordinates
 
@@ -206,12 +206,12 @@ def compute(cfg):
     jittered, even = (probe.repeated_batch(frequent, cfg.controls, gap=g, generator=gen()) for g in ((16, 79), (16, 16)))
     held_out = corpus.heldout_windows(cfg.windows, seed=cfg.seed)
     tokens, doc = torch.from_numpy(held_out.tokens), torch.from_numpy(held_out.doc)
-    models = {role: zoo.load(role) for role in (*seeds, "gelu-2l", "attn-only-1l")}
+    models = repeats.at_hand((*seeds, "gelu-2l", "attn-only-1l"))
     two, one, exact = models["attn-only-2l"], models["attn-only-1l"], zoo.load("attn-only-2l", dtype=torch.float64, center=False, device="cpu")
     pairs = {role: spine.heads_pair(m) for role, m in models.items() if m.cfg.n_layers == 2}
     pair, writers = pairs["attn-only-2l"], [(0, h) for h in range(two.cfg.n_heads)]
     clean = circuit.readout(two, batch)
-    induction = circuit.induction_heads(clean)
+    induction = circuit.induction_heads(clean, pair[1][1])
     small = probe.repeated_batch(frequent, 2, copies=2, block=10, gap=(3, 9), generator=gen())
     moves = circuit.survival(exact, small, pair, change_head_coordinates)
     kinds = {kind: circuit.readout(two, batch, cut_path(two, *pair, "k", kind, generator=gen()), part=cfg.sequences) for kind in ("mean", "resample")}
@@ -247,11 +247,13 @@ def compute(cfg):
         "moves": {k: {q: m if m > 1e-8 else 0.0 for q, m in row.items()} for k, row in moves.items()},
         "seeds": seeds,
     }
-    return {"data": d, "claims": trial.claims(d)}
+    return {"data": d | public.series("attn-only-2l", two, virtual_qk), "claims": trial.claims(d)}
 
 
 # fmt: on
-cfg = Config(sequences=4, windows=16, hand_sequences=64, table_words=100) if quick() else Config()
+cfg = Config(
+    **sizes(quick={"sequences": 4, "windows": 16, "hand_sequences": 64, "table_words": 100})
+)
 CLOSE = {"edges.*": ("closed_form", 0.02), "whole.*": ("closed_form", 0.02), "mlp.*": ("closed_form", 0.02), "icl.*": ("closed_form", 0.05), "sizes.*": ("closed_form", 0.02), "repeats.*.rank*": ("readout", 2e-2, 1.0), "growth.pca.*": ("readout", 1e-2, 1e-2), "virtual.on_top*": ("closed_form", 0.01), "moves.*": ("readout", 1e-2)}  # fmt: skip
 r = measured("06_induction", compute, cfg, kinds=CLOSE)
 

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 
 import torch
 
-from circuitbook import corpus, gallery, plots, spine, zoo
+from circuitbook import corpus, gallery, paths, plots, spine, zoo
 from circuitbook.check import check
 from circuitbook.claims import show
 from circuitbook.gallery.tables07 import context_rows, drawn_rows, statistics_rows, synthetic_rows
-from circuitbook.neurons import ablate, context_learning, counts, expansion, pair, study, verdicts
-from circuitbook.paths import quick
+from circuitbook.neurons import ablate, counts, draw, expansion, pair, study, verdicts
 from circuitbook.results import bound, measured
 from circuitbook.stream import head_name
 
@@ -214,22 +213,22 @@ def compute(cfg):
     held_out = corpus.heldout_windows(cfg.windows, seed=cfg.seed)
     tokens, doc = torch.from_numpy(held_out.tokens), torch.from_numpy(held_out.doc)
     few, quiet = study.evenly(cfg.windows, 8), study.evenly(cfg.windows, cfg.silent)
-    models = {role: zoo.load(role) for role in zoo.MAIN_ROLES}
+    models = {role: zoo.load(role) for role in study.roles()}
     one, two = models["gelu-1l"], models["gelu-2l"]
-    heads = spine.heads_pair(two, 16)
+    heads, chosen = spine.heads_pair(two, 16), draw.drawn(DRAW_SEED, len(DRAWN), one.cfg.d_mlp)
     frequency = expansion.word_frequencies(two.cfg.d_vocab) + 1.0
     sizes = {x: getattr(cfg, x) for x in ("words", "firing", "extremes", "seed")}
     d = {
         "params": counts.table(),
-        "roles": len(zoo.MAIN_ROLES),
-        "tensors differ": counts.tensors_differ(zoo.MAIN_ROLES),
-        **study.algebra(one, tokens[few[:2]], neuron_terms, whiten, agreement),
-        **study.neurons(one, held_out, DRAWN, whiten, agreement, windows=cfg.surveyed, **sizes),
-        "earlier": ablate.earlier_layer(two, tokens[quiet], doc[quiet], DRAWN),
+        "roles": len(models),
+        "tensors differ": counts.tensors_differ(tuple(models)),
+        **study.algebra(one, tokens[few], neuron_terms, whiten, agreement),
+        **study.neurons(one, held_out, chosen, whiten, agreement, windows=cfg.surveyed, **sizes),
+        "earlier": ablate.earlier_layer(two, tokens[quiet], doc[quiet], chosen),
         "without": expansion.attention_only_study(
             two, models["attn-only-2l"], (frequency / frequency.sum()).log(), tokens[quiet],
             doc[quiet], expansion.training_windows(cfg.silent),
-            beside={"another model, without layers": models["attn-only-0l"]},
+            beside=study.beside(models),
         ),
         "icl": study.context(models, held_out, cfg.shuffled, cfg.seed),
         "pair": {
@@ -243,12 +242,11 @@ def compute(cfg):
     }  # fmt: skip
     d["draw"]["seed"] = DRAW_SEED
     d["identities"]["ablated logit"] = bound(d["ablation"].pop("algebra gap"), 1e-5)
-    gelu = {f"part7.gelu.{at}": x for at, x in d["gelu"]["erf"].items()}
-    d["series"] = {**counts.series(), **gelu, **context_learning.series(d["icl"])}
+    d["series"] = study.series(d, cfg.windows, cfg.seed)
     return {"data": d, "claims": verdicts.claims(d)}
 
 
-cfg = Config(windows=36, shuffled=12, surveyed=16, silent=8) if quick() else Config()
+cfg = Config(**paths.sizes(quick={"windows": 36, "shuffled": 12, "surveyed": 16, "silent": 8}, published={"shuffled": 24, "surveyed": 200, "firing": 4, "silent": 10}))  # fmt: skip
 LOOSE = {"moves.*": ("readout", 1e-2), "icl.detected.*": ("closed_form", 0.1), "icl.needed.*": ("closed_form", 0.1), "cards.*.activation": ("readout", 1e-2, 1e-2), "all.*": ("readout", 1e-2, 1e-2), "draw.statistics.*.off": ("closed_form", 0.05), "pair.readers.readers.*": ("closed_form", 2.0)}  # fmt: skip
 r = measured("07_mlp_neurons", compute, cfg, kinds=LOOSE)
 

@@ -17,7 +17,7 @@ import torch
 
 from circuitbook import curves, gallery, plots, spine, zoo
 from circuitbook.check import check
-from circuitbook.claims import all_of, atleast, atmost, between, claim, close, equal, show
+from circuitbook.claims import all_of, atleast, atmost, between, claim, close, course_only, equal, show
 from circuitbook.gallery.tables08 import toy_survival_rows
 from circuitbook.paths import quick
 from circuitbook.results import bound, measured
@@ -219,10 +219,10 @@ def compute(cfg):
         "border": edge, "sides": sides, **record.sticky(cfg.sweep_steps), "pairs": record.company(cfg.starts), "levels": record.learning(cfg.starts),
         "forty": study.forty(toys, p40), "codes": list(code), "recovery": record.reading(toys, cfg.codes), "room": record.room(cfg.repeats), "abs": record.shared(),
         "messages": {"pair": list(pair), **messages.study(exact, pair, words)},
-        "moves": {"toy": record.tidy(study.toy_survival(toys.W[0], toys.b[0], p40)), "pair": record.tidy(messages.survival(exact, words[None, :40], pair, words))},
+        "moves": {"toy": record.tidy(study.toy_survival(toys.W[0], toys.b[0], p40)), "pair": record.tidy(messages.own_survival(40))},
     }
     exactly = {**record.errors(toys, five, code, cfg), "swept": max(d.pop("over")), "toys": sum(x.shape[0] for x in (toys.W, *(v.W for v in five.values()), d["small"]["D"].flatten(0, 1), d["large"]["D"]))}
-    return {"data": d | {"series": record.series(d)}, "claims": claims(d, exactly)}
+    return {"data": d | {"series": record.series(d)}, "claims": course_only(claims(d, exactly), but=("superposition.messages_share",))}
 
 
 def claims(d, exactly):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from circuitbook import gallery, plots
+from circuitbook import gallery, paths, plots
 from circuitbook.attribution import study as graph_study
 from circuitbook.aunt_sally import study as sally_study
 from circuitbook.autoencoders import recovery, survive, toy_claims
@@ -23,7 +23,6 @@ from circuitbook.autoencoders import study as sae_study
 from circuitbook.check import check
 from circuitbook.claims import show
 from circuitbook.gallery.sae09 import dashboard_rows
-from circuitbook.paths import quick
 from circuitbook.results import measured
 
 # %% [markdown] tags=["core"]
@@ -229,17 +228,18 @@ class Config:
 def compute(cfg):
     """All numbers of the chapter, from its config alone."""
     plan = recovery.Plan(cfg.lanes, cfg.steps, mended_steps=cfg.mended_steps)
-    toys = recovery.study(plan, best_match, naive_loss)
-    sae, sae_claims = sae_study.study(windows=cfg.windows, judged=cfg.windows // 4)
-    graph, graph_claims = graph_study.study(windows=cfg.label_windows)
-    aunt, aunt_claims = sally_study.study(cfg.frames)
-    moves, box_claims = survive.study()
+    with paths.model_set("course"):  # dictionaries are trained for the course's own models
+        toys, about_toys = toy_claims.study(plan, best_match, naive_loss)
+        sae, about_sae = sae_study.study(windows=cfg.windows, judged=cfg.windows // 4)
+        graph, about_graph = graph_study.study(windows=cfg.label_windows)
+        moves, about_moves = survive.study()
+    aunt, about_aunt = sally_study.study(cfg.frames)
     series = {"part7.sae_by_hand": toys["hand"], "part7.sae40": recovery.series_row(toys), **sally_study.series(aunt)}
     data = {"toys": toys, "sae": sae, "graph": graph, "aunt": aunt, "moves": moves, "series": series}
-    return {"data": data, "claims": [*toy_claims.claims(toys), *sae_claims, *graph_claims, *aunt_claims, *box_claims]}
+    return {"data": data, "claims": [*about_toys, *about_sae, *about_graph, *about_aunt, *about_moves]}
 
 
-cfg = Config(2, 240, 240, 48, 32, 4) if quick() else Config()
+cfg = Config(**paths.sizes(quick={"lanes": 2, "steps": 240, "mended_steps": 240, "windows": 48, "label_windows": 32, "frames": 4}))
 # A toy that starts elsewhere ends elsewhere; another processor is enough for that.
 CHANCE = {f"toys.{key}.*": "stochastic" for key in ("toy", "plain", "mended", "blind", "rivals", "cheat", "shrinkage")}
 CHANCE |= {"toys.features_on": "stochastic", "series.part7.sae40.*": "stochastic"}

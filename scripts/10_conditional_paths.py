@@ -21,7 +21,7 @@ from circuitbook.claims import show
 from circuitbook.conditional import attention_study, finite_study, methods_study, operator_study
 from circuitbook.conditional.selective import study as study_two_reads
 from circuitbook.gallery import gated10, tables10
-from circuitbook.paths import quick
+from circuitbook.paths import sizes
 from circuitbook.results import measured
 
 # %% [markdown] tags=["core"]
@@ -250,7 +250,7 @@ def compute(cfg):
     return {"data": data | two_reads, "claims": claims}
 
 
-cfg = Config(6, 2, 4, 2, 24) if quick() else Config()
+cfg = Config(**sizes(quick={"windows": 6, "few": 2, "prompts": 4, "steps": 2, "cut_windows": 24}, published={"windows": 16, "few": 4, "prompts": 10}))  # fmt: skip
 KINDS = {"*": ("readout", 1e-2, 1e-3), "*.seconds.*": "stochastic", "*.agreement.*": ("closed_form", 0.05), "*.integrated_better.*": ("closed_form", 0.05)}  # fmt: skip
 r = measured("10_conditional_paths", compute, cfg, kinds=KINDS)
 

@@ -16,13 +16,12 @@ from itertools import combinations
 
 import torch
 
-from circuitbook import curves, gallery, plots, spine, zoo
+from circuitbook import curves, gallery, paths, plots, spine, zoo
 from circuitbook.check import check
 from circuitbook.circuits import claims as circuit_claims
-from circuitbook.circuits import controls, course_pair, gpt2_path, survive
+from circuitbook.circuits import controls, course_pair, gpt2_path, gpt2_series, survive
 from circuitbook.claims import show
 from circuitbook.gallery import ch11
-from circuitbook.paths import quick
 from circuitbook.results import measured
 from circuitbook.tasks import names_claims, names_study, years_claims, years_study
 from circuitbook.taught import change_head_coordinates
@@ -225,27 +224,24 @@ class Config:
 # fmt: off
 def compute(cfg):
     """All numbers of the chapter, from its config alone."""
-    words, two = curves.Bench.frequent(cfg.frequent), zoo.load("attn-only-2l")
-    exact = zoo.load("attn-only-2l", dtype=torch.float64, center=False, device="cpu")
+    words, two, gpt2 = curves.Bench.frequent(cfg.frequent), zoo.load("attn-only-2l"), gpt2_path.published_study()
     pair = spine.heads_pair(two)
-    few = course_pair.prompts(words, 8, torch.Generator().manual_seed(cfg.seed))
-    moves = survive.survival(exact, few, pair, change_head_coordinates)
-    rows = {role: gpt2_path.induction_row(zoo.load(role), words) for role in ("attn-only-2l", "gelu-2l")}
     d = {
         "planted": controls.study(cfg.planted, cfg.sets, cfg.seed),
         "course_pair": course_pair.study(two, pair, words, cfg.prompts, cfg.sets, cfg.seed),
-        "induction": rows,
-        "names": names_study.study(quick=cfg.rehearsal),
-        "years": years_study.study(**({"prompts": 8, "judged": 4, "random_sets": 10, "scored": 100, "layouts": 1} if cfg.rehearsal else {})),
-        "gpt2": gpt2_path.published_study(),
-        "moves": {k: {q: m if m > 1e-8 else 0.0 for q, m in row.items()} for k, row in moves.items()},
+        **gpt2_series.study(gpt2, cfg.frequent),
+        "gpt2": gpt2,
+        "moves": survive.own_survival(change_head_coordinates, cfg.frequent, cfg.seed),
     }
-    made = circuit_claims.claims(d) + names_claims.claims(d["names"]) + years_claims.claims(d["years"])
-    return {"data": d, "claims": made}
+    with paths.model_set("course"):  # the two tasks have models of their own
+        d["names"] = names_study.study(quick=cfg.rehearsal)
+        d["years"] = years_study.study(**({"prompts": 8, "judged": 4, "random_sets": 10, "scored": 100, "layouts": 1} if cfg.rehearsal else {}))
+        tasks = names_claims.claims(d["names"]) + years_claims.claims(d["years"])
+    return {"data": d, "claims": circuit_claims.claims(d) + tasks}
 
 
 # fmt: on
-cfg = Config(planted=8, prompts=8, sets=20, rehearsal=True) if quick() else Config()
+cfg = Config(planted=8, prompts=8, sets=20, rehearsal=True) if paths.quick() else Config()
 CLOSE = {"course_pair.*": ("closed_form", 0.03), "names.*": ("closed_form", 0.03), "years.*": ("closed_form", 0.03), "moves.*": ("readout", 1e-2)}  # fmt: skip
 r = measured("11_circuit_gallery", compute, cfg, kinds=CLOSE)
 

@@ -9,7 +9,10 @@ import pytest
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tools"))
 
-SWITCHES = ("DEVICE", "MODELS", "QUICK", "RECOMPUTE", "ACCEPT", "EVIDENCE", "CIRCUITBOOK_ROOT")
+SWITCHES = (
+    "DEVICE", "MODELS", "QUICK", "RECOMPUTE", "ACCEPT", "EVIDENCE", "CIRCUITBOOK_ROOT",
+    "CIRCUITBOOK_TEXT",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -24,6 +27,7 @@ def project(tmp_path, monkeypatch):
     (root / "pyproject.toml").write_text("")
     monkeypatch.setenv("CIRCUITBOOK_ROOT", str(root))
     monkeypatch.setattr(results, "_weights", {})
+    monkeypatch.setattr(results, "_random", [])
     return root
 
 

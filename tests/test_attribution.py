@@ -81,7 +81,7 @@ def test_each_part_of_the_sum_is_needed(toy):
     # mutants: a transposed map, one layer's heads forgotten, a column in place of a row
     honest = graphs.back_through_heads
 
-    def swapped(model, pattern, layer, G):
+    def swapped(model, pattern, layer, G, scale):
         attn = model.blocks[layer].attn
         z = torch.einsum("tpd,hde->thpe", G, attn.W_V)
         moved = torch.einsum("hpk,thpe->thke", pattern, z)
@@ -89,11 +89,15 @@ def test_each_part_of_the_sum_is_needed(toy):
 
     mutants = {
         "swapped": swapped,
-        "no heads": lambda model, pattern, layer, G: (
-            G if layer else honest(model, pattern, layer, G)
+        "no heads": lambda model, pattern, layer, G, scale: (
+            G if layer else honest(model, pattern, layer, G, scale)
         ),
-        "column": lambda model, pattern, layer, G: honest(model, pattern.mT, layer, G),
-        "no skip": lambda model, pattern, layer, G: honest(model, pattern, layer, G) - G,
+        "column": lambda model, pattern, layer, G, scale: honest(
+            model, pattern.mT, layer, G, scale
+        ),
+        "no skip": lambda model, pattern, layer, G, scale: (
+            honest(model, pattern, layer, G, scale) - G
+        ),
     }
     for name, wrong in mutants.items():
         with pytest.MonkeyPatch.context() as patch:
@@ -176,8 +180,7 @@ def test_what_cannot_be_a_graph_is_refused():
     model, transcoders = small()
     with pytest.raises(ValueError, match="as many transcoders"):
         graphs.freeze(model, transcoders[:1], prompt())
-    for wrong in (TINY, replace(GELU, norm="layernorm"), replace(GELU, positions="standard"),
-                  replace(GELU, attn_bias=True), replace(GELU, unembed_bias=True)):  # fmt: skip
+    for wrong in (TINY, replace(TINY, norm="layernorm_pre", positions="standard")):
         other = model_of(wrong)
         with pytest.raises(ValueError, match="needs MLPs"):
             graphs.freeze(other, random_transcoders(other), prompt(wrong))

@@ -365,15 +365,17 @@ def test_a_planted_reason_is_found_and_a_planted_coincidence_is_not():
 
 
 def test_models_that_do_not_fit_are_refused():
-    for change in (
-        {"norm": "layernorm"},
-        {"n_layers": 3},
-        {"attn_bias": True},
-        {"positions": "standard"},
+    wrong = replace(SMALL, n_layers=3)
+    model = model_of(wrong)
+    with pytest.raises(ValueError, match="needs"):
+        forward(model, tokens_of(wrong))
+    with pytest.raises(ValueError, match="needs"):
+        read_side.check(model)
+    normed, tokens = model_of(replace(SMALL, norm="layernorm_pre")), tokens_of(SMALL)
+    seen = forward(normed, tokens)
+    for no_scales in (
+        lambda: read_side.paths_to_logit(normed, tokens, seen.patterns, seen.last),
+        lambda: reason.key_term_by_token(normed, tokens, seen.patterns[0][:, 1], (1, 2), KEY),
     ):
-        wrong = replace(SMALL, **change)
-        model = model_of(wrong)
-        with pytest.raises(ValueError, match="needs"):
-            forward(model, tokens_of(wrong))
-        with pytest.raises(ValueError, match="needs"):
-            read_side.check(model)
+        with pytest.raises(ValueError, match="scales"):
+            no_scales()

@@ -5,21 +5,21 @@ import copy
 import pytest
 import torch
 
-from circuitbook.aunt_sally import claims, control, prompts, study
+from circuitbook.aunt_sally import claims, control, prompts, sides, study
 from circuitbook.aunt_sally.forward import forward
 
 
 def test_a_ratio_of_means_and_its_error():
     top, bottom = [torch.tensor([1.0, 2.0, 3.0])], [torch.tensor([2.0, 2.0, 8.0])]
-    ratio, se = study._ratio(top, bottom)
+    ratio, se = sides.ratio(top, bottom)
     assert ratio == pytest.approx(0.5)  # the mean of ratios would be 0.625
     rest = torch.tensor([0.0, 1.0, -1.0], dtype=torch.float64)  # top - ratio * bottom
     assert se == pytest.approx((rest.std() / 3**0.5 / 4).item())
-    assert study._ratio([t * 7 for t in top], bottom)[0] == pytest.approx(3.5)
-    proportional = study._ratio([b * 0.3 for b in bottom], bottom)
+    assert sides.ratio([t * 7 for t in top], bottom)[0] == pytest.approx(3.5)
+    proportional = sides.ratio([b * 0.3 for b in bottom], bottom)
     assert proportional[0] == pytest.approx(0.3) and proportional[1] == pytest.approx(0, abs=1e-8)
     # frames of one name are one cluster: a second frame like the first adds no certainty
-    assert study._ratio(top * 2, bottom * 2)[1] == pytest.approx(se)
+    assert sides.ratio(top * 2, bottom * 2)[1] == pytest.approx(se)
 
 
 @pytest.mark.weights

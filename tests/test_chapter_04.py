@@ -40,8 +40,9 @@ def test_read_is_the_model():
     W_U = model.W_U - model.W_U.mean(1, keepdim=True)
     direct = (model.W_E[ends.tokens[:, -1]] @ W_U).gather(1, outputs)
     torch.testing.assert_close(out.part.sum(1) + direct, out.logit)
+    torch.testing.assert_close(out.direct, direct)
     with pytest.raises(ValueError, match="add up"):
-        triple_runs.read(toy(norm="layernorm"), ends.tokens, place, outputs)
+        triple_runs.read(toy(d_mlp=30, act="gelu"), ends.tokens, place, outputs)
     with pytest.raises(ValueError, match="never stands"):
         triple_runs.contexts(text, np.array([0]), 12, np.random.default_rng(0))
 

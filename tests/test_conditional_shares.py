@@ -50,7 +50,7 @@ def test_parts_are_what_the_mlp_reads(layers):
     want = mid[torch.arange(5)[:, None], spots.at].flatten(0, 1)
     assert relative_change(want, read.x) < 1e-12
     assert len(read.names) == len(read.writes) == (3 if layers == 1 else 6)
-    with pytest.raises(ValueError, match="no norm"):
+    with pytest.raises(ValueError, match="no MLP"):
         read_by_mlp(model_of(ONE), spots)
 
 

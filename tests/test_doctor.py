@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from circuitbook import doctor, measure
+from circuitbook.published.pins import ALL, MODELS
 from circuitbook.recipes import RECIPES
 from circuitbook.sources import SOURCES
 
@@ -20,8 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """A small project of our own, whole but for the environment and the text."""
-    for switch in ("DEVICE", "MODELS", "QUICK", "CIRCUITBOOK_CACHE"):
+    for switch in ("DEVICE", "MODELS", "QUICK", "CIRCUITBOOK_CACHE", "HF_HUB_OFFLINE"):
         monkeypatch.delenv(switch, raising=False)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("CIRCUITBOOK_ROOT", str(tmp_path))
     (tmp_path / "tools").mkdir()
     for name in ("constraints.txt", "pyproject.toml", "tools/environment.py"):
@@ -107,6 +109,58 @@ def test_every_source_shows_its_licence_and_its_authors(project):
     for source in SOURCES:
         assert f"{source.name} {source.version}" in page
         assert source.licence in page and source.attribution in page
+
+
+def cached(project, name):
+    """Put files into the hub cache that nobody has a hash of; gives one of them."""
+    pin = ALL[name]
+    base = project / "hub" / f"{pin.kind}s--{pin.repository.replace('/', '--')}"
+    (base / "refs").mkdir(parents=True)
+    (base / "refs" / "main").write_text(pin.revision or "a" * 40)
+    for file in pin.files:
+        path = base / "snapshots" / (pin.revision or "a" * 40) / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * 1_500_000)
+    return path
+
+
+def test_published_models_are_told_from_the_disk_alone(project, monkeypatch):
+    def forbidden(*_, **__):
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr("socket.socket", forbidden)
+    rows, steps_ = doctor.published()
+    assert {row["state"] for row in rows} == {"missing"} and not steps_  # none is required
+    cached(project, "gelu-1l")
+    cached(project, "gelu-2l")
+    page = doctor.page(doctor.collect())
+    assert (
+        "gelu-1l        cached               3.0 MB  NeelNanda/GELU_1L512W_C4_Code@bddc0e3" in page
+    )
+    assert "GELU_2L512W_C4_Code@aaaaaaa" in page
+    assert f"in {project / 'hub'}" in page
+    missing = [name for name in ALL if name not in ("gelu-1l", "gelu-2l")]
+    total = sum(ALL[name].megabytes for name in missing)
+    assert f"To download, about {total:,.0f} MB: {', '.join(missing)}" in page
+    assert len(MODELS) == 5
+
+
+def test_published_models_are_a_step_where_they_are_asked_for(project, monkeypatch):
+    monkeypatch.setenv("MODELS", "published")
+    report = doctor.collect()
+    what = steps(report)["make published (needs a network once)"]["what"]
+    assert "about 1,408 MB" in what and not report["broken"]
+
+
+def test_a_damaged_published_file_is_a_fault_where_it_cannot_be_fetched(project, monkeypatch):
+    path = cached(project, "gpt2")  # whose hashes are on record
+    for models, offline, broken in (("course", "", False), ("published", "", False),
+                                    ("published", "1", True)):  # fmt: skip
+        monkeypatch.setenv("MODELS", models)
+        monkeypatch.setenv("HF_HUB_OFFLINE", offline)
+        one = steps(doctor.collect())["make published"]
+        assert f"{path.name} of openai-community/gpt2@607a30d is not the pinned" in one["what"]
+        assert one["broken"] == broken
 
 
 def test_mps_is_seen_and_never_used(project, monkeypatch):

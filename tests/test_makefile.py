@@ -57,10 +57,12 @@ def test_help_is_the_default_and_lists_every_target():
 def test_every_target_is_phony():
     phony = MAKEFILE.replace("\\\n", " ").split(".PHONY:")[1].splitlines()[0].split()
     assert set(phony) == targets()
-    assert "%" not in re.sub(r"%-8s|%s", "", MAKEFILE), "a pattern rule could delete a JSON file"
+    assert "%" not in re.sub(r"%-9s|%s", "", MAKEFILE), "a pattern rule could delete a JSON file"
 
 
-@pytest.mark.parametrize("target", ["all", "test", "figures", "lessons", "check", "lab"])
+@pytest.mark.parametrize(
+    "target", ["all", "published", "test", "figures", "lessons", "check", "lab"]
+)
 def test_nothing_but_weights_trains(target):
     assert "train" not in make("-n", target).stdout
     assert "train" in make("-n", "weights").stdout
@@ -82,6 +84,39 @@ def test_all_measures_before_it_draws_and_compares():
     order += ["circuitbook.series", "results claims"]
     places = [commands.index(word) for word in order]
     assert places == sorted(places)
+
+
+def test_published_is_all_of_it_after_fetching_what_it_needs():
+    commands = make("-n", "published").stdout
+    order = ["environment.py setup", "circuitbook.published fetch", "corpus fetch"]
+    places = [commands.index(word) for word in [*order, "circuitbook.measure"]]
+    assert places == sorted(places)
+    assert make("-n", "all", "MODELS=published").stdout in commands  # the same, by its other name
+    assert "circuitbook.published" not in make("-n", "all").stdout
+
+
+def test_the_models_set_reaches_every_step_of_published(tmp_path):
+    (tmp_path / "bin").mkdir()
+    said = tmp_path / "said"
+    script(tmp_path / "bin" / "python", f'echo "$MODELS $@" >> {said}')
+    assert make("published", f"VENV={tmp_path}").returncode == 0
+    lines = said.read_text().splitlines()
+    steps = [line for line in lines if "circuitbook." in line or "derive.py" in line]
+    assert len(steps) == 10 and all(line.startswith("published ") for line in steps)
+
+
+def test_without_the_published_files_nothing_is_measured(tmp_path):
+    (tmp_path / "bin").mkdir()
+    said = tmp_path / "said"
+    fails = 'case "$@" in *circuitbook.published*) exit 1;; esac'
+    script(tmp_path / "bin" / "python", f'echo "$@" >> {said}; {fails}')
+    assert make("published", f"VENV={tmp_path}").returncode != 0
+    assert "measure" not in said.read_text()
+
+
+def test_compare_shows_this_machines_numbers_of_the_published_models():
+    assert "RECOMPUTE=1" in make("-n", "compare", "MODELS=published").stdout
+    assert "RECOMPUTE" not in make("-n", "compare").stdout
 
 
 def test_all_goes_on_after_a_failure_and_reports_it(tmp_path):

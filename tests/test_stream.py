@@ -59,8 +59,6 @@ def test_what_a_change_of_basis_refuses():
         gauge.change_stream(model_of(TINY.replace(norm="layernorm")), torch.eye(16).double())
     with pytest.raises(ValueError, match="plain MLP"):
         bases.change_hidden(model_of(), torch.eye(4))
-    with pytest.raises(ValueError, match="attention biases"):
-        bases.change_heads(model_of(TINY.replace(attn_bias=True)), torch.eye(8))
 
 
 def test_permuting_neurons_is_allowed():

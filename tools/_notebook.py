@@ -117,9 +117,15 @@ def inputs(lesson: Lesson) -> str:
 
 
 def evidence(lesson: Lesson) -> str:
-    """A hash of the committed evidence of this chapter and of the chapters it names."""
+    """A hash of the committed evidence of this chapter and of the chapters it names.
+
+    The published models' notebooks are made of this machine's own results where there are any.
+    """
+    folders = [paths.RESULTS / paths.models()]
+    if paths.models() == "published":
+        folders.append(paths.BUILD / "results" / "published")
     parts = []
-    for path in sorted((paths.RESULTS / paths.models()).glob("[0-9][0-9]_*.json")):
+    for path in sorted(p for f in folders for p in f.glob("[0-9][0-9]_*.json")):
         if path.stem == lesson.name or f'"{path.stem}"' in lesson.source:
             parts.append(path.stem + path.read_text(encoding="utf-8"))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest() if parts else "none"

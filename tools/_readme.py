@@ -5,10 +5,11 @@ Each table stands between `<!-- derive:chapters -->` and `<!-- /derive:chapters 
 
 import json
 import re
+from collections.abc import Callable
 
 from _lesson import Lesson, LessonError
 
-from circuitbook import measure, paths, results, sources
+from circuitbook import compare, measure, paths, results, sources
 from circuitbook.claims import LABELS
 
 
@@ -95,7 +96,8 @@ def ledger(lessons: list[Lesson]) -> str:
 
 def times(lessons: list[Lesson]) -> str:
     """Seconds that each chapter's measurement took, as kept with the evidence."""
-    path = measure.times_path(accepted=True)
+    with paths.model_set("course"):  # the README tells about these, whatever MODELS is
+        path = measure.times_path(accepted=True)
     if not path.is_file():
         return "Not measured yet."
     kept = json.loads(path.read_text(encoding="utf-8"))
@@ -117,15 +119,77 @@ def texts() -> str:
     return _table(header, rows)
 
 
+WORDS = {
+    "exact": "Counts, names, yes or no. Two values must be equal.",
+    "closed_form": "Follows from algebra. They may differ by {closed_form:g}, or what the chapter "
+    "states.",
+    "readout": "Read from fixed weights in one run. They may differ by {readout:.1%}, or what the "
+    "chapter states.",
+    "statistic": "A mean over texts or prompts. They may differ by one standard error.",
+    "stochastic": "The outcome of a training run. Only its shape is compared; claims judge it.",
+}
+
+
+def kinds() -> str:
+    """The five kinds of numbers and when two values of a kind agree."""
+    limits = {"closed_form": compare.CLOSED_FORM, "readout": compare.READOUT}
+    rows = [[kind.replace("_", " "), words.format(**limits)] for kind, words in WORDS.items()]
+    return _table(["Kind", "When two values agree"], rows)
+
+
+def _noise() -> dict:
+    path = paths.RESULTS / "noise.json"
+    if not path.is_file():
+        raise LessonError("results/noise.json is missing: git checkout it, or bench/noise.py")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def noise() -> str:
+    """Condition by condition and kind by kind: how many numbers moved, how far, how many left."""
+    rows = []
+    for name, found in _noise()["conditions"].items():
+        for kind in WORDS:
+            n = found["kinds"][kind]
+            rows.append(
+                [
+                    name,
+                    kind.replace("_", " "),
+                    f"{n['numbers']:,}",
+                    f"{n['moved']:,}",
+                    f"{n['largest']:.1g}" if n["moved"] else "–",
+                    str(n["outside"]),
+                ]
+            )
+        changed = found["claims that changed"]
+        rows.append([name, "claims", f"{found['claims']:,}", str(changed), "–", str(changed)])
+    return _table(["Condition", "Kind", "Numbers", "Moved", "Largest", "Outside"], rows)
+
+
+def formats() -> str:
+    """Largest difference of a reading between float32 and float64."""
+    rows = [[name, f"{x:.1g}"] for name, x in _noise()["float32 against float64"].items()]
+    return _table(["Reading", "Largest difference"], rows)
+
+
+def fill_page(text: str, name: str) -> str:
+    """A page of docs/ with its tables as they should be."""
+    made = {"kinds": lambda _: kinds(), "noise": lambda _: noise(), "formats": lambda _: formats()}
+    return _fill(text, {k: v for k, v in made.items() if f"derive:{k}" in text}, [], name)
+
+
 def fill(text: str, lessons: list[Lesson]) -> str:
     """The README's text with its tables as they should be; chapters and claims must be there."""
     made = {"chapters": chapters, "claims": claims, "times": times, "sources": lambda _: texts()}
+    return _fill(text, made, lessons, "README.md")
+
+
+def _fill(text: str, made: dict[str, Callable], lessons: list[Lesson], page: str) -> str:
     for name, table in made.items():
         start, end = f"<!-- derive:{name} -->", f"<!-- /derive:{name} -->"
         if name in {"times", "sources"} and start not in text and end not in text:
             continue
         if text.count(start) != 1 or text.count(end) != 1 or text.index(start) > text.index(end):
-            raise LessonError(f"README.md needs {start} and {end}, once and in this order")
+            raise LessonError(f"{page} needs {start} and {end}, once and in this order")
         pattern = f"{re.escape(start)}.*?{re.escape(end)}"
         filled = f"{start}\n{table(lessons)}\n{end}"
         text = re.sub(pattern, lambda _, filled=filled: filled, text, flags=re.DOTALL)

@@ -7,7 +7,7 @@
 | taught      | src/circuitbook/taught/: the functions of `save` cells                        |
 | notebooks   | notebooks/: the lessons with outputs, run from the committed evidence         |
 | assignments | assignments/release/ for students, assignments/source/ with answers           |
-| readme      | the tables of README.md between its derive marks, and results/claims.md       |
+| readme      | the tables of README.md and docs/ between derive marks, and results/claims.md |
 
 --check writes nothing, starts no kernel, and fails on any drift, also on an output edited by hand.
 A notebook is run again only when something that it depends on has changed, or with --force.
@@ -65,6 +65,8 @@ def texts(part: str, all_lessons: list[Lesson]) -> Iterator[tuple[Path, str]]:
             raise LessonError("there is no README.md")
         yield path, _readme.fill(path.read_text(encoding="utf-8"), all_lessons)
         yield paths.RESULTS / "claims.md", _readme.ledger(all_lessons)
+        for page in sorted((paths.ROOT / "docs").glob("*.md")):
+            yield page, _readme.fill_page(page.read_text(encoding="utf-8"), page.name)
 
 
 def orphans(part: str, all_lessons: list[Lesson]) -> list[Path]:

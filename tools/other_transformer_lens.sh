@@ -31,4 +31,4 @@ PYTHONPATH="$here/src" exec "$env/bin/python" -m pytest --noconftest -q \
     -W "ignore:HookedTransformer is deprecated:DeprecationWarning" \
     -o cache_dir="$here/build/tl39/pytest_cache" \
     tests/test_config.py tests/test_model.py tests/test_model_hooks.py \
-    tests/test_model_lens.py tests/test_fold.py "$@"
+    tests/test_model_lens.py tests/test_fold.py tests/test_published_fold.py "$@"

@@ -2,14 +2,15 @@
 
     python tools/stand_in.py FOLDER [--small]
 
-writes a hub cache into FOLDER/hub that the real loading code reads. No weight in it was trained;
-its config.json files say "random_weights", and results made with them say so and are never
-evidence. With it, all chapters of the published track run where the hub cannot be reached:
+writes a hub cache into FOLDER/hub that the real loading code reads. No weight in it was trained.
+FOLDER/hub/stand_in.json says so, with the commits and hashes of these files in place of the pinned
+ones; results made with them are marked, and are never evidence. With it, all chapters of the
+published track run where the hub cannot be reached:
 
     HF_HUB_CACHE=FOLDER/hub HF_HUB_OFFLINE=1 make published
 
 The tokenizer has the published size and rules, learned from the course text. The text splits are
-course documents in WikiText's format. --small makes all of it small, for tests.
+course documents in WikiText's format. --small makes models and vocabulary small.
 """
 
 import argparse
@@ -27,9 +28,7 @@ from torch import Tensor
 
 SPECIAL = ("<|EOS|>", "<|BOS|>", "<|PAD|>")
 GOLDEN = ("\n   ", 477)
-PROMPT_WORDS = " always loved visiting Whenever I was feeling sad".split(" ")[
-    1:
-]  # Aunt Sally: 15 tokens
+PROMPT_WORDS = "always loved visiting Whenever I was feeling sad".split()  # Aunt Sally: 15 tokens
 SIZES = {
     "full": {"d_model": 512, "d_head": 64, "d_mlp": 2048, "d_vocab": 48262},
     "small": {"d_model": 64, "d_head": 8, "d_mlp": 256, "d_vocab": 4400},
@@ -117,23 +116,35 @@ def gpt2_state(cfg: dict, seed: int) -> dict[str, Tensor]:
     return state | {"ln_f.weight": 1 + draw(d), "ln_f.bias": draw(d)}
 
 
-def tokenizer_json(vocabulary: int, texts: list[str], special: tuple[str, ...] = SPECIAL) -> str:
+def gpt2_words() -> list[str]:
+    """What the prompts of chapter 11 need as single tokens of GPT-2; centuries first."""
+    from circuitbook.circuits.gpt2_prompts import CENTURIES, NAMES, YEAR_NOUNS
+
+    numbers = [f" {c}" for c in CENTURIES] + [f"{y:02}" for y in range(100)]
+    return numbers + [f" {word}" for word in (*NAMES, *YEAR_NOUNS)]
+
+
+def tokenizer_json(
+    vocabulary: int,
+    texts: list[str],
+    special: tuple[str, ...] = SPECIAL,
+    words: list[str] | None = None,
+) -> str:
     """A byte-level tokenizer of this size, learned from texts, with the published rules.
 
-    Digits stand alone, the course's words are single tokens, and a line break with three blanks
-    is token 477. Names that are left over are called <|spare i|>.
+    Digits stand alone (unless words of one's own are given), the course's words are single tokens,
+    and a line break with three blanks is token 477. Spare names are called <|spare i|>.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     from circuitbook.names import SINGLE_TOKENS
     from circuitbook.vocabulary import BYTE_OF
 
-    def blank(vocab: dict, merges: list) -> Tokenizer:
+    def blank(vocab: dict, merges: list, digits: bool = True) -> Tokenizer:
         made = Tokenizer(models.BPE(vocab=vocab, merges=merges))
         split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-        made.pre_tokenizer = pre_tokenizers.Sequence(
-            [pre_tokenizers.Digits(individual_digits=True), split]
-        )
+        alone = [pre_tokenizers.Digits(individual_digits=True)] if digits else []
+        made.pre_tokenizer = pre_tokenizers.Sequence([*alone, split])
         made.decoder = decoders.ByteLevel()
         return made
 
@@ -155,7 +166,7 @@ def tokenizer_json(vocabulary: int, texts: list[str], special: tuple[str, ...] =
     def symbols_of(chosen: list[tuple[str, str]]) -> list[str]:
         return list(dict.fromkeys([*sorted(BYTE_OF), *(a + b for a, b in chosen)]))
 
-    one_token = SINGLE_TOKENS + [f" {word}" for word in PROMPT_WORDS]
+    one_token = (words or []) + SINGLE_TOKENS + [f" {word}" for word in PROMPT_WORDS]
 
     def extended(kept: list[tuple[str, str]]) -> list[tuple[str, str]]:
         out = list(kept)
@@ -171,14 +182,14 @@ def tokenizer_json(vocabulary: int, texts: list[str], special: tuple[str, ...] =
                 parts = [*parts[:i], parts[i] + parts[i + 1], *parts[i + 2 :]]
         return out
 
-    words = len(extended([]))  # at most this many merges are added
-    chosen = extended(merges[: room - words])
+    added = len(extended([]))  # at most this many merges come to those that were learned
+    chosen = extended(merges[: room - added])
     symbols = symbols_of(chosen)
     whole = "".join(golden)
     symbols.remove(whole)
     symbols += [f"<|spare {i}|>" for i in range(vocabulary - len(special) - len(symbols) - 1)]
     symbols.insert(GOLDEN[1], whole)
-    made = blank({s: i for i, s in enumerate(symbols)}, chosen)
+    made = blank({s: i for i, s in enumerate(symbols)}, chosen, digits=words is None)
     if special:
         made.add_special_tokens(list(special))
     return made.to_str()
@@ -248,7 +259,7 @@ def files(name: str, size: str, texts: Texts | None = None) -> dict[str, bytes]:
     texts = texts or course_texts(size)
     if name == "gpt2":
         cfg = gpt2_config(size)
-        tok = tokenizer_json(cfg["vocab_size"], texts.learn, ("<|endoftext|>",))
+        tok = tokenizer_json(cfg["vocab_size"], texts.learn, ("<|endoftext|>",), gpt2_words())
         return {
             "config.json": json.dumps(cfg).encode(),
             "model.safetensors": save(gpt2_state(cfg, seed=9)),
@@ -268,11 +279,12 @@ def files(name: str, size: str, texts: Texts | None = None) -> dict[str, bytes]:
     }
 
 
-def write(folder: Path, size: str) -> None:
-    """The hub cache of all pinned repositories, as the hub client lays it out."""
+def write(folder: Path, size: str, texts: Texts | None = None) -> None:
+    """The hub cache of all pinned repositories, as the hub client lays it out, with its note."""
+    from circuitbook.published.disk import STAND_IN
     from circuitbook.published.pins import ALL
 
-    texts = course_texts(size)
+    texts, note = texts or course_texts(size), {}
     for name, pin in ALL.items():
         made = files(name, size, texts)
         together = hashlib.sha256(b"".join(made.values())).hexdigest()
@@ -281,7 +293,10 @@ def write(folder: Path, size: str) -> None:
         for file, data in made.items():
             put(base / "snapshots" / commit, file, data)
         put(base / "refs", "main", commit.encode())
+        hashes = {file: hashlib.sha256(data).hexdigest() for file, data in made.items()}
+        note[name] = {"revision": commit, "sha256": hashes}
         print(f"{name}: {sum(map(len, made.values())) / 1e6:,.1f} MB", flush=True)
+    put(folder / "hub", STAND_IN, json.dumps(note, indent=1).encode())
 
 
 def main(arguments: list[str]) -> int:

@@ -3,12 +3,17 @@
 `circuitbook.gauge` holds the change of the whole stream by an invertible matrix. Here are its
 random rotations, the changes it lacks, and a harness that says which numbers move under which.
 Rows, as everywhere: x becomes x G.
+
+With LayerNorm fewer changes are free. It reads x P / s, P = I - 11^T/d and s the size of x P, so
+G must leave lengths across the all-ones direction alone: G P = P G and P G G^T P = P. That is a
+rotation that fixes the all-ones direction, and any stretch along it, which nobody reads. Every
+other G gives another function; `LAYERNORM` says what a general one moves.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,7 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitbook.cut import Cut
-from circuitbook.gauge import change_stream, invertible, with_weights
+from circuitbook.gauge import change_stream, free_change, invertible, turn_heads, with_weights
 from circuitbook.model import Transformer
 
 
@@ -29,24 +34,39 @@ def rotation(d: int, generator: torch.Generator) -> Float[Tensor, "d d"]:
     return q * r.diagonal().sign()
 
 
+def free_rotation(model: Transformer, generator: torch.Generator) -> Float[Tensor, "d d"]:
+    """A random rotation of the stream that this model cannot see: any, or one about the vector 1.
+
+    The second is for models with LayerNorm; see `gauge.free_change`.
+    """
+    if model.cfg.norm == "none":
+        return rotation(model.cfg.d_model, generator)
+    return free_change(model, generator)
+
+
+def free_stretch(
+    model: Transformer, generator: torch.Generator, condition: float = 10.0
+) -> Float[Tensor, "d d"]:
+    """A random change of the stream of this condition number that the model cannot see.
+
+    Without a norm: any invertible matrix. With one: a rotation about the all-ones direction and a
+    stretch along it, the only direction that may be stretched.
+    """
+    G = free_change(model, generator, condition)
+    return G if model.cfg.norm == "none" else G + (condition - 1) / model.cfg.d_model
+
+
+turn_stream = change_stream
+
+
 def change_heads(model: Transformer, R: Float[Tensor, "d_head d_head"]) -> Transformer:
     """W_Q R, W_K R^-T, W_V R, R^-1 W_O in every head: q k^T and v W_O stay what they are.
 
-    Raises ValueError for a model with attention biases, which would have to turn too.
+    Biases of queries, keys and values live in head coordinates, so they turn too.
     """
-    if model.cfg.attn_bias:
-        raise ValueError(
-            "attention biases live in head coordinates: this change leaves them behind"
-        )
     R = R.to(model.W_E)
     inverse = torch.linalg.inv(R)
-    return with_weights(
-        model,
-        W_Q=model.W_Q @ R,
-        W_K=model.W_K @ inverse.mT,
-        W_V=model.W_V @ R,
-        W_O=inverse @ model.W_O,
-    )
+    return turn_heads(model, lambda Q, K, V, O, R: (Q @ R, K @ inverse.mT, V @ R, inverse @ O), R)
 
 
 def shift_unembed(model: Transformer, c: Float[Tensor, " d_model"]) -> Transformer:
@@ -81,8 +101,8 @@ def relative_change(a: Tensor, b: Tensor) -> float:
 class Moves(NamedTuple):
     """Largest change of any logit under each change of the weights."""
 
-    rotated: float  # stream, orthogonal G
-    stretched: float  # stream, invertible G
+    rotated: float  # stream, orthogonal G that the model cannot see
+    stretched: float  # stream, invertible G that the model cannot see
     positions_left: float  # the same, with W_pos forgotten
     hidden: float  # the MLP's hidden coordinates, orthogonal R
 
@@ -94,16 +114,38 @@ def logit_moves(
     generator: torch.Generator,
     condition: float = 10.0,
 ) -> Moves:
-    """max |logit' - logit| over the tokens for four changes of basis; a model with a plain MLP."""
-    d, clean = model.cfg.d_model, model(tokens)
-    stretched = change_stream(model, invertible(d, d, condition=condition, generator=generator))
-    others = (
-        change_stream(model, rotation(d, generator)),
-        stretched,
-        with_weights(stretched, W_pos=model.W_pos),
-        change_hidden(model, rotation(model.cfg.d_mlp, generator)),
-    )
-    return Moves(*[(other(tokens) - clean).abs().max().item() for other in others])
+    """max |logit' - logit| over the tokens for four changes of basis; a model with a plain MLP.
+
+    One other model at a time.
+    """
+    clean = model(tokens)
+    stretched = turn_stream(model, free_stretch(model, generator, condition))
+
+    def others() -> Iterator[Transformer]:
+        yield turn_stream(model, free_rotation(model, generator))
+        yield stretched
+        yield with_weights(stretched, W_pos=model.W_pos)
+        yield change_hidden(model, rotation(model.cfg.d_mlp, generator))
+
+    return Moves(*[(other(tokens) - clean).abs().max().item() for other in others()])
+
+
+LAYERNORM = {"stream, invertible G": (0, 0, 0, 0, 0, 0)}  # it is not free, so everything may move
+
+
+def predicted(model: Transformer, table: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
+    """The prediction for this model: a table made for models without a norm, or `LAYERNORM`'s rows.
+
+    The other rows hold for both, as `survival` takes the orthogonal G about the all-ones direction.
+    """
+    return {**table, **(LAYERNORM if model.cfg.norm != "none" else {})}
+
+
+def stretch_words(model: Transformer) -> str:
+    """How `logit_moves` changes the stream of this model, for a sentence."""
+    if model.cfg.norm == "none":
+        return "rotated and stretched"
+    return "rotated about the all-ones direction and stretched along it, which LayerNorm allows"
 
 
 def survival(
@@ -117,6 +159,8 @@ def survival(
     numbers(model, cut) gives the numbers in question, in float64. Changes: head coordinates, stream
     (orthogonal, invertible), W_U + c 1^T, and a constant for each query added to all its scores. A
     number survives when it moves by less than 1e-8 of its largest entry.
+    With LayerNorm the orthogonal G fixes the all-ones direction, and the invertible one, which does
+    not, gives another function: it is there to show that.
     """
     d, d_head = model.cfg.d_model, model.cfg.d_head
     R = invertible(d_head, d_head, condition=condition, generator=generator)
@@ -129,8 +173,10 @@ def survival(
     names = [f"blocks.{l}.attn.hook_attn_scores" for l in range(model.cfg.n_layers)]
     before, after = numbers(model, Cut()), {}
     after["head coordinates R"] = numbers(change_heads(model, R), Cut())
-    after["stream, orthogonal G"] = numbers(change_stream(model, rotation(d, generator)), Cut())
-    after["stream, invertible G"] = numbers(change_stream(model, G), Cut())
+    after["stream, orthogonal G"] = numbers(
+        turn_stream(model, free_rotation(model, generator)), Cut()
+    )
+    after["stream, invertible G"] = numbers(turn_stream(model, G, free=False), Cut())
     after["W_U + c 1ᵀ"] = numbers(shift_unembed(model, c), Cut())
     after["constant per query"] = numbers(model, Cut(tuple((name, constant) for name in names)))
     return {

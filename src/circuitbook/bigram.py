@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int, Integer
 from torch import Tensor
 
-from circuitbook import tokenizer
+from circuitbook import paths, tokenizer, zoo
 from circuitbook.display import token as visible
 from circuitbook.model import Transformer
 
@@ -164,13 +164,43 @@ def top_rows(
     return rows
 
 
-def study(
-    models: dict[str, Transformer], text: Integer[np.ndarray, " n"], counted: int, seed: int
-) -> tuple[dict, float]:
-    """(numbers, error of loss - H2 = mean KL) for direct paths as tables; the first has no layers.
+# First words of the pairs that a public measurement of the published model printed.
+PAIRS = " United| according| Hong| import| prime| New| San| Barack".split("|")
 
-    The error compares the first model's loss when it is run on `counted` windows of the text with
-    what the counts of the same windows say. All other numbers come from the whole text.
+
+@torch.no_grad()
+def direct_path(model: Transformer, words: list[str]) -> list[tuple[str, str, float]]:
+    """(word, its likeliest successor, probability) by softmax(Norm(W_E[word]) W_U + b_U).
+
+    The logits of the model if no head wrote and no position stood in the stream. With LayerNorm the
+    embedding is divided by its own scale, not by that of a text's stream. The biases b_O, which a
+    text's stream always holds, are left out. Words that are not one token are left out too.
+    """
+    tok, out = tokenizer.load(), []
+    for word in words:
+        if len(tok.encode(word, bos=False)) == 1:
+            x = model.W_E[tok.token(word)][None, None]  # [batch, pos, d_model]
+            row = model.unembed(model.ln_final(x))[0, 0]
+            p, best = row.softmax(-1).max(-1)
+            out.append((word, tok.decode([best]), p.item()))
+    return out
+
+
+def series() -> dict[str, dict]:
+    """{"series": ...}: the public row about the direct path; nothing for the course's models."""
+    if paths.models() == "course":
+        return {}
+    return {"series": {"heads.attn-only-1l.bigrams": direct_path(zoo.load("attn-only-1l"), PAIRS)}}
+
+
+def study(
+    roles: list[str], text: Integer[np.ndarray, " n"], counted: int, seed: int
+) -> tuple[dict, float]:
+    """(numbers, error of loss - H2 = mean KL) for the roles' direct paths as tables.
+
+    The first role's model has no layers. The error compares its loss when it is run on `counted`
+    windows of the text with what the counts of the same windows say. All other numbers come from
+    the whole text.
     points: 400 pairs counted at least 50 times, log-probabilities in the text and in each table.
     """
     vocabulary = tokenizer.load().vocab_size
@@ -179,11 +209,12 @@ def study(
     often = np.flatnonzero(pairs.count >= 50)
     some = np.random.default_rng(seed).choice(often, 400, replace=False)
     tables, points = {}, {"text": pairs.log_conditional()[some]}
+    models = {role: zoo.load(role) for role in roles}
     for role, model in models.items():
         table = fit(pairs, model.W_E, model.W_U)
         tables[role] = {"loss": table.loss, **agreement(pairs, table)._asdict()}
         points[role] = table.log_q[some]
-    first = next(iter(models.values()))
+    first = models[roles[0]]
     kl = fit(small, first.W_E, first.W_U).kl
     H1, H2 = entropies(pairs)
     top = top_rows(pairs, first.W_E, first.W_U, [" Aunt", " Mr", " said", " March"])

@@ -18,8 +18,8 @@ from typing import Any
 from circuitbook import paths
 
 __all__ = [
-    "LABELS", "all_of", "atleast", "atmost", "between", "bound", "claim", "close", "equal",
-    "recheck", "round6", "show",
+    "LABELS", "all_of", "atleast", "atmost", "between", "bound", "claim", "close", "course_only",
+    "equal", "recheck", "round6", "show",
 ]  # fmt: skip
 
 LABELS = ("identity", "approximation", "measurement", "intervention", "conjecture")
@@ -166,6 +166,16 @@ def claim(
     }  # fmt: skip
     # A claim made inside `paths.model_set(...)` is about that set and says so.
     return made if paths.inside_set() is None else made | {"models": paths.inside_set()}
+
+
+def course_only(claims: list[dict], but: tuple[str, ...] = ()) -> list[dict]:
+    """The claims, marked as the course's own where another model set is measured; `but` some ids.
+
+    For a chapter that is about toys or hand-built models nearly everywhere.
+    """
+    if paths.models() == "course":
+        return claims
+    return [c if c["id"] in but else c | {"models": "course"} for c in claims]
 
 
 def recheck(c: Mapping[str, Any]) -> str:

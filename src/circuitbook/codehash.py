@@ -26,8 +26,8 @@ PACKAGE = "circuitbook"
 MACHINERY = frozenset(
     f"{PACKAGE}.{name}"
     for name in ("paths", "results", "codehash", "compare", "measure", "claims", "plots", "display",
-                 "marks", "gallery", "check", "checks", "doctor", "published.fetch",
-                 "published.pins")
+                 "marks", "gallery", "check", "checks", "doctor", "published.disk",
+                 "published.fetch", "published.pins", "published.status")
 ) | {PACKAGE}  # fmt: skip
 
 

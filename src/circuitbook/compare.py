@@ -36,6 +36,7 @@ from circuitbook.codehash import imported, module_file, reached_modules, tree_te
 __all__ = ["Verdict", "chapters", "compare", "main", "plain_kinds"]
 
 KINDS = ("exact", "closed_form", "readout", "statistic", "stochastic")
+CLOSED_FORM, READOUT = 1e-5, 1e-3  # what is allowed where a chapter states nothing
 
 
 @dataclass(frozen=True)
@@ -113,9 +114,9 @@ def _verdict(path: str, new: Any, old: Any, kinds: Mapping[str, list], errors: l
         return Verdict(path, kind, type(new) is type(old) and new == old, new, old)
     larger = max(abs(new), abs(old))
     if kind == "closed_form":
-        allowed = args[0] if args else 1e-5
+        allowed = args[0] if args else CLOSED_FORM
     elif kind == "readout":
-        allowed = max((args[0] if args else 1e-3) * larger, args[1] if len(args) > 1 else 1e-5)
+        allowed = max((args[0] if args else READOUT) * larger, args[1] if len(args) > 1 else 1e-5)
     elif isinstance(args[0], str):
         allowed = max(_error_at(args[0], groups, leaves) for leaves in errors)
     else:
@@ -214,6 +215,10 @@ def _inputs(script: Path) -> str:
     manifest = paths.WEIGHTS / "MANIFEST.json"
     if manifest.is_file():
         parts.append(manifest.read_text(encoding="utf-8"))
+    if paths.models() == "published":
+        from circuitbook.published import disk, pins
+
+        parts.append(disk.identity(pins.ALL.values()))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from circuitbook import documents as docs
 from circuitbook import paths, sources, vocabulary
+from circuitbook.published.disk import PublishedError
 from circuitbook.sources import SOURCES, TextError
 
 if TYPE_CHECKING:  # the tokenizer library is needed to encode the text, not to read what is encoded
@@ -356,19 +357,28 @@ def main(arguments: list[str]) -> int:
             return 0
         if command == "fetch":
             sources.fetch()
-            if trouble := check():
-                print(f"Text: the encoded text was damaged ({trouble}); encoding it again.")
-        mix = report()
-    except (TextError, vocabulary.TokenError) as error:
+        for name in dict.fromkeys(("course", paths.models())):  # the course's text is always needed
+            with paths.model_set(name):
+                _say(command, name)
+    except (TextError, vocabulary.TokenError, PublishedError) as error:
         print(f"Text: {error}", file=sys.stderr)
         return 1
+    return 0
+
+
+def _say(command: str, name: str) -> None:
+    """Check one set's text if asked to, and print what it is."""
+    if command == "fetch" and (trouble := check()):
+        print(f"Text: the encoded text was damaged ({trouble}); encoding it again.")
+    mix = report()
+    what = f"{len(SOURCES)} sources" if name == "course" else "WikiText-103"
+    role = "training" if name == "course" else "validation"
     print(
-        f"Text: {len(SOURCES)} sources, {_tokens(mix['train']):,} training tokens, "
+        f"Text: {what}, {_tokens(mix['train']):,} {role} tokens, "
         f"{_tokens(mix['held_out']):,} held out."
     )
     if command == "report":
         print(json.dumps(mix, indent=2))
-    return 0
 
 
 if __name__ == "__main__":

@@ -231,6 +231,35 @@ def results() -> tuple[list[dict[str, Any]], list[dict]]:
     return rows, steps
 
 
+def published() -> tuple[list[dict[str, Any]], list[dict]]:
+    """The series' own models, tokenizer and text in the hub client's cache; asks the disk only."""
+    from circuitbook.published import disk, status
+
+    wanted = os.environ.get("MODELS", "").strip().lower() == "published"
+    try:
+        rows = status.rows()
+    except disk.PublishedError as error:
+        return [], [step(str(error), "make published", broken=wanted)]
+    steps = []
+    for row in rows:
+        for file, why in row["damaged"].items():
+            what = f"{file} of {row['where']} is not the pinned file ({why})"
+            steps.append(step(what, "make published", broken=wanted and disk.offline()))
+    if wanted and any(row["state"] != "cached" for row in rows):
+        what = f"the series' models are not all here. {status.summary(rows)}"
+        steps.append(step(what, "make published (needs a network once)"))
+    return rows, steps
+
+
+def _published_lines(rows: list[dict[str, Any]]) -> list[str]:
+    from circuitbook.published import disk, status
+
+    lines = [f"Published models (the series' own, for `make published`), in {disk.hub_cache()}"]
+    if disk.stand_in():
+        lines.append("  stand-in files: the right formats, random weights")
+    return [*lines, *status.lines(rows), f"  {status.summary(rows)}"] if rows else lines
+
+
 # ---- what will be slow ---------------------------------------------------------------------------
 
 
@@ -273,6 +302,7 @@ def collect() -> dict[str, Any]:
         ("device", device),
         ("text", text),
         ("weights", weights),
+        ("published", published),
         ("results", results),
     ):
         report[name], found = look()
@@ -316,6 +346,7 @@ def page(report: dict[str, Any]) -> str:
         lines.append(f"  {row['name']:<18} {row['installed'] or 'none':<14} {row['pinned']}{mark}")
     lines.append("Models")
     lines += [f"  {row['name']:<18} {row['state']}" for row in report["weights"]]
+    lines += _published_lines(report["published"])
     lines.append("Results of the chapters")
     lines += [f"  {row['name']:<24} {row['state']}" for row in report["results"]]
     lines.append("Text (fetched, never part of this repository)")

@@ -7,6 +7,9 @@
 | unembedding          | W_U + c 1^T                                                | next tokens |
 | keys                 | k + k0 for every key: a query's scores all move by q . k0  | patterns    |
 
+Biases of queries, keys and values are one more row of W_Q, W_K, W_V and change with them. With
+LayerNorm most G are no gauge: G must turn the stream about the all-ones direction (`free_change`).
+
 A number that one of these moves says something about how the weights are written down, not about
 what the model does. `fingerprint` computes such numbers, `movement` compares two fingerprints.
 """
@@ -15,16 +18,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitbook import scan
+from circuitbook.claims import all_of, atleast, bound
 from circuitbook.model import Transformer
 
 _READS = ("W_Q", "W_K", "W_V", "W_in", "W_gate", "W_router")
 _WRITES = ("W_O", "W_out", "b_O", "b_out")
+_STACKED = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O")
 
 
 def invertible(
@@ -45,36 +51,104 @@ def invertible(
 
 @torch.no_grad()
 def with_weights(model: Transformer, **weights: Tensor) -> Transformer:
-    """A copy of the model with other weights: W_E, W_U, W_pos, or W_Q, W_K, W_V, W_O stacked.
+    """A copy of the model with other weights: W_E, W_U, W_pos, or W_Q … W_O, b_Q … b_O stacked.
 
     Stacked means [layer, head, ...], as `model.W_Q` gives them. Raises ValueError on another name
-    or shape.
+    or shape, and for a bias that the model does not have.
     """
     new = copy.deepcopy(model)
     for name, value in weights.items():
         homes = {"W_E": [new.embed], "W_U": [new.unembed], "W_pos": [new.pos_embed]}
-        stacked = name in ("W_Q", "W_K", "W_V", "W_O")
+        stacked = name in _STACKED
         if name not in homes and not stacked:
             raise ValueError(f"no weights are called {name!r}: use {', '.join(homes)}, W_Q … W_O")
         parts = [b.attn for b in new.blocks] if stacked else homes[name]
         for part, tensor in zip(parts, value if stacked else [value], strict=True):
             place = getattr(part, name)
-            if place.shape != tensor.shape:
-                raise ValueError(f"{name} is {tuple(place.shape)}, got {tuple(tensor.shape)}")
+            if place is None or place.shape != tensor.shape:
+                found = "missing in this model" if place is None else tuple(place.shape)
+                raise ValueError(f"{name} is {found}, got {tuple(tensor.shape)}")
             place.copy_(tensor)
     return new
 
 
+def with_bias(model: Transformer, which: str) -> Float[Tensor, "layer head rows d_head"]:
+    """x W + b = (x, 1) [W; b]: W_Q, W_K or W_V ("Q", "K", "V") with its bias as one more row.
+
+    Without biases the matrix alone.
+    """
+    W = getattr(model, f"W_{which}")
+    if not model.cfg.attn_bias:
+        return W
+    b = torch.stack([getattr(block.attn, f"b_{which}") for block in model.blocks])
+    return torch.cat([W, b[:, :, None]], 2)
+
+
+def split_bias(model: Transformer, which: str, both: Tensor) -> dict[str, Tensor]:
+    """The weights of `with_bias` under their names, for `with_weights`."""
+    if not model.cfg.attn_bias:
+        return {f"W_{which}": both}
+    return {f"W_{which}": both[..., :-1, :], f"b_{which}": both[..., -1, :]}
+
+
+def turn_heads(
+    model: Transformer, change_heads: Callable[..., tuple[Tensor, ...]], R: Tensor
+) -> Transformer:
+    """The same function in head coordinates R; biases change as rows of W_Q, W_K, W_V do.
+
+    change_heads(W_Q, W_K, W_V, W_O, R) gives the four matrices in head coordinates R.
+    """
+    *three, W_O = change_heads(*(with_bias(model, x) for x in "QKV"), model.W_O, R)
+    parts = [split_bias(model, x, both) for x, both in zip("QKV", three, strict=True)]
+    return with_weights(model, **parts[0], **parts[1], **parts[2], W_O=W_O)
+
+
+def free_change(
+    model: Transformer, generator: torch.Generator, condition: float = 10.0
+) -> Float[Tensor, "d_model d_model"]:
+    """A random G that keeps the function: any invertible one, or a turn about 1 with LayerNorm.
+
+    LayerNorm takes away the mean (x . 1) and divides by the length of the rest, so with it G is a
+    rotation with 1 G = 1. float64.
+    """
+    d = model.cfg.d_model
+    if model.cfg.norm == "none":
+        return invertible(d, d, condition=condition, generator=generator)
+    G = torch.eye(d, dtype=torch.float64)
+    G[1:, 1:] = invertible(d - 1, d - 1, condition=1.0, generator=generator)
+    ones = torch.ones(d, 1, dtype=torch.float64)
+    basis = torch.linalg.qr(torch.cat([ones, torch.eye(d, dtype=torch.float64)[:, 1:]], 1))[0]
+    return basis @ G @ basis.mT  # the first basis vector is 1 / sqrt(d), up to its sign
+
+
+def is_free(model: Transformer, G: Float[Tensor, "d_model d_model"]) -> bool:
+    """Does x -> x G keep the function? Without norm always; else P G = G P and P G G^T P = P.
+
+    P = I - 11^T/d is what LayerNorm keeps. A stretch along 1 is free too: nobody reads it.
+    """
+    if model.cfg.norm == "none":
+        return True
+    G, d = G.double(), model.cfg.d_model
+    P = torch.eye(d, dtype=G.dtype, device=G.device) - 1 / d
+    errors = P @ G - G @ P, P @ G @ G.mT @ P - P
+    return max(e.abs().max().item() for e in errors) < 1e-6
+
+
 @torch.no_grad()
-def change_stream(model: Transformer, G: Float[Tensor, "d_model d_model"]) -> Transformer:
+def change_stream(
+    model: Transformer, G: Float[Tensor, "d_model d_model"], *, free: bool = True
+) -> Transformer:
     """x -> x G in the whole stream: what writes is multiplied by G, what reads by G^-1 before.
 
     Exact for any invertible G without norm, because the stream is only added to and read linearly.
-    The positions of queries and keys are read by the same matrices, so W_pos turns too. Refuses
-    LayerNorm: it subtracts the coordinates' mean and fixes their length, which most G change.
+    The positions of queries and keys are read by the same matrices, so W_pos turns too. LayerNorm
+    subtracts the coordinates' mean and fixes their length, which most G change: ValueError unless
+    G `is_free` and the norm's gains are folded away. free=False does it anyway, for showing that.
     """
-    if model.cfg.norm != "none":
-        raise ValueError("with LayerNorm only some rotations of the stream keep the function")
+    if model.cfg.norm == "layernorm":
+        raise ValueError("this LayerNorm has gains, one for each coordinate: fold them first")
+    if free and not is_free(model, G):
+        raise ValueError("with LayerNorm only turns about the all-ones direction keep the function")
     new = copy.deepcopy(model)
     G = G.to(model.W_E.device, torch.float64)  # rounded once, at the end: float32 logits stay put
     back = torch.linalg.inv(G)
@@ -127,7 +201,8 @@ def fingerprint(
     W_OV = W_V @ W_O
     raw = scan.ov_factors(model.W_E, W_V, W_O, model.W_U, centre=False)
     centred = scan.ov_factors(model.W_E, W_V, W_O, model.W_U)
-    some = torch.arange(0, model.cfg.d_vocab, 4)  # every fourth token is enough to see a change
+    step = max(4, -(-model.cfg.d_vocab // scan.ROWS))  # a thousand tokens show a change
+    some = torch.arange(0, model.cfg.d_vocab, step)
     heads = zip(centred.A.flatten(0, 1), centred.B.flatten(0, 1), strict=True)
     first = [scan.self_rank(A, B, rows=some) for A, B in heads]
     return {
@@ -162,16 +237,16 @@ def survival(
 ) -> tuple[dict[str, dict[str, float]], float]:
     """(change -> quantity -> movement, largest error of W_QK and W_OV under the change of heads).
 
-    change_heads(W_Q, W_K, W_V, W_O, R) gives the four matrices in head coordinates R. R and G have
-    condition 10. Use a float64 model with W_U as trained, or nothing can be told from rounding.
+    change_heads: see `turn_heads`. R has condition 10, and so has G, unless there is LayerNorm
+    (`free_change`); then ANY_G says how far an invertible G moves the probabilities. Use a float64
+    model with W_U as trained, or nothing can be told from rounding.
     """
     generator, d_head = torch.Generator().manual_seed(seed), model.cfg.d_head
     R = invertible(*model.W_Q.shape[:2], d_head, d_head, generator=generator).to(model.W_E)
-    G = invertible(model.cfg.d_model, model.cfg.d_model, generator=generator)
+    G = free_change(model, generator)
     c = torch.randn(model.cfg.d_model, 1, generator=generator).to(model.W_E) * model.W_U.std()
     k0 = torch.randn(d_head, generator=generator)
-    parts = change_heads(model.W_Q, model.W_K, model.W_V, model.W_O, R)
-    turned = with_weights(model, **dict(zip(("W_Q", "W_K", "W_V", "W_O"), parts, strict=True)))
+    turned = turn_heads(model, change_heads, R)
     old = fingerprint(model, tokens)
     new = {
         "head coordinates R": fingerprint(turned, tokens),
@@ -186,4 +261,43 @@ def survival(
         )
         for w in ("QK", "OV")
     )
-    return {change: movement(old, f) for change, f in new.items()}, error.item()
+    moves = {change: movement(old, f) for change, f in new.items()}
+    if model.cfg.norm != "none":
+        other = invertible(model.cfg.d_model, model.cfg.d_model, generator=generator)
+        moved = change_stream(model, other, free=False)(tokens).softmax(-1)
+        old = {"probabilities": old["probabilities"]}
+        moves["stream coordinates G"][ANY_G] = movement(old, {"probabilities": moved})[
+            "probabilities"
+        ]
+    return moves, error.item()
+
+
+ANY_G = "probabilities, any invertible G"
+
+
+def stream_claim(moves: Mapping[str, float]) -> dict[str, Any]:
+    """What chapter 02 may say of the stream's coordinates, given G's row of `survival`.
+
+    Without norm G is anything invertible and moves sizes; LayerNorm leaves turns, which do not.
+    """
+    kept = [moves[q] for q in ("logits", "copying score, centred W_U")]
+    size, rank = moves["size of W_OV"], moves["effective rank of W_OV"]
+    values: dict[str, Any] = {"cond": 10, "limit": 1e-8}
+    if ANY_G in moves:
+        return {
+            "label": "identity",
+            "text": "A turn of the stream about the all-ones direction keeps the logits, the "
+            "copying score, and the size and the effective rank of W_OV, to {limit:g}. LayerNorm "
+            "allows no more: an invertible change (condition {cond}) moves a probability by up to "
+            "{moved:.0%} of the largest.",
+            "values": values | {"moved": moves[ANY_G]},
+            "holds": all_of(bound(max(*kept, size, rank), 1e-8), atleast(moves[ANY_G], 0.01)),
+        }
+    return {
+        "label": "identity",
+        "text": "New stream coordinates (condition {cond}) keep the logits and the copying score "
+        "to {limit:g}, but move the size of W_OV by up to {size:.0%} and its effective rank by up "
+        "to {rank:.0%}.",
+        "values": values | {"size": size, "rank": rank},
+        "holds": all_of(bound(max(kept), 1e-8), atleast(size, 0.1), atleast(rank, 0.01)),
+    }

@@ -1,7 +1,8 @@
 """Instruments that look at one head at a time: planted heads, one source's writes, tables, ranks.
 
 What chapter 02 teaches stands in its lesson; this file is the bookkeeping around it. Heads are
-(layer, head); a table's row is the source (OV) or the query (QK).
+(layer, head); a table's row is the source (OV) or the query (QK). With LayerNorm a token is read at
+its own scale; OV rows without it, since a positive number moves nothing within a row (`inputs`).
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitbook import corpus, curves, gauge, probe, scan, tokenizer, zoo
+from circuitbook import corpus, curves, gauge, inputs, probe, scan, tokenizer, zoo
 from circuitbook.model import Transformer
+from circuitbook.stream import last_logits_only
 
 Head = tuple[Tensor, Tensor]  # W_V, W_O
 
@@ -65,7 +67,8 @@ def writes_from(
         kept["z"] = z
 
     at = f"blocks.{layer}.attn.hook_"
-    model.run_with_hooks(tokens, fwd_hooks=[(at + "v", silence), (at + "z", look)])
+    with model.hooks(fwd_hooks=[(at + "v", silence), (at + "z", look)]):
+        model.stream(tokens)
     return torch.einsum("bphe,hed->bhpd", kept["z"], model.W_O[layer])
 
 
@@ -79,8 +82,9 @@ def spine_pair(
     the second-layer head with the highest prefix-matching score on `repeats` (course protocol).
     """
     at = [f"blocks.{layer}.attn.hook_pattern" for layer in (0, 1)]
-    text = model.run_with_cache(windows, names_filter=[at[0]])[1][at[0]]
-    repeated = model.run_with_cache(repeats, names_filter=[at[1]])[1][at[1]]
+    with last_logits_only(model):
+        text = model.run_with_cache(windows, names_filter=[at[0]])[1][at[0]]
+        repeated = model.run_with_cache(repeats, names_filter=[at[1]])[1][at[1]]
     before = probe.previous_token_score(text).mean(0)
     prefix = probe.prefix_matching_score(repeated, repeats).mean(0)
     return {
@@ -125,9 +129,11 @@ def offset_profiles(
     """By head and offset: mean attention on text, with positions alone, and the positional score.
 
     "score" is minus its mean over the keys that a query may see, as softmax sees it.
+    `position_scores`: of the positions of `inputs.positional`, as many as the windows have.
     """
     at = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
-    cache = model.run_with_cache(tokens, names_filter=at)[1]
+    with last_logits_only(model):
+        cache = model.run_with_cache(tokens, names_filter=at)[1]
     patterns = {
         "text": torch.stack([cache[name] for name in at]).mean(1).flatten(0, 1),
         "alone": causal_pattern(position_scores).flatten(0, 1),
@@ -146,7 +152,7 @@ ThinSVD = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 @torch.no_grad()
 def spectra(model: Transformer, thin_svd: ThinSVD) -> dict[str, Tensor]:
-    """Singular values (largest = 1) and effective ranks of every head's W_QK and W_OV."""
+    """Singular values (largest = 1) and effective ranks of every head's W_QK and W_OV, no bias."""
     pairs = {"QK": (model.W_Q, model.W_K.mT), "OV": (model.W_V, model.W_O)}
     s = {name: thin_svd(*pair)[1].flatten(0, 1) for name, pair in pairs.items()}
     out = {name: v / v[:, :1].clamp_min(1e-30) for name, v in s.items()}
@@ -177,6 +183,7 @@ def rank_losses(
     "strongest" keeps directions 0 ... r-1, "random" keeps r of the same ones by a seeded draw
     (the same places in every head). "gain" is random minus strongest. Paired by window, errors
     clustered by document. Every fourth position counts: the unembedding is most of the cost.
+    Biases of queries, keys and values are one more row of their matrices, and are cut with them.
     """
     at = torch.arange(0, tokens.shape[1] - 1, 4, device=tokens.device)
 
@@ -186,11 +193,13 @@ def rank_losses(
         return each.view(len(tokens), -1).mean(1).cpu()  # documents are counted on the CPU
 
     def cut(which: str, keep: Sequence[int]) -> Tensor:
+        both = gauge.with_bias(model, "Q" if which == "QK" else "V")
         if which == "QK":
-            left, right = keep_directions(model.W_Q, model.W_K.mT, keep)
-            return loss(gauge.with_weights(model, W_Q=left, W_K=right.mT))
-        left, right = keep_directions(model.W_V, model.W_O, keep)
-        return loss(gauge.with_weights(model, W_V=left, W_O=right))
+            left, right = keep_directions(both, gauge.with_bias(model, "K").mT, keep)
+            keys = gauge.split_bias(model, "K", right.mT)
+            return loss(gauge.with_weights(model, **gauge.split_bias(model, "Q", left), **keys))
+        left, right = keep_directions(both, model.W_O, keep)
+        return loss(gauge.with_weights(model, **gauge.split_bias(model, "V", left), W_O=right))
 
     whole, n = loss(model), model.cfg.d_head
     order = np.random.default_rng(0).permutation(n).tolist()
@@ -200,7 +209,7 @@ def rank_losses(
         out["full_rank_error"] = max(out["full_rank_error"], error)
         rows: dict[str, list] = {"strongest": [], "random": [], "gain": []}
         for r in ranks:
-            top = cut(which, range(r))
+            top = cut(which, range(min(r, n)))
             drawn = cut(which, order[:r]) if r else top
             for name, pair in zip(rows, ((top, whole), (drawn, whole), (drawn, top)), strict=True):
                 rows[name].append(probe.paired_difference(*pair, doc))
@@ -302,7 +311,7 @@ def token_rows(
     chosen = np.random.default_rng(0).choice(len(frequent), n, replace=False)
     ids = frequent[torch.from_numpy(chosen)]
     ov = scan.ov_factors(model.W_E, model.W_V[layer, head], model.W_O[layer, head], model.W_U)
-    qk = scan.qk_factors(model.W_E, model.W_Q[layer, head], model.W_K[layer, head])
+    qk = inputs.qk_factors(model, layer, head)
     text = tokenizer.load().text
     columns = (
         ids,
@@ -355,7 +364,10 @@ def hidden_share(model: Transformer) -> Float[Tensor, " heads"]:
 
     ||A B||^2 = tr(A^T A  B B^T) and the row means of A B are A times the mean column of B.
     """
-    A, B = scan.qk_factors(model.W_E.double(), model.W_Q.double(), model.W_K.double(), centre=False)
-    energy = ((A.mT @ A) * (B @ B.mT)).sum((-2, -1))
-    constant = (A @ B.mean(-1, keepdim=True)).square().sum((-2, -1)) * B.shape[-1]
-    return (constant / energy.clamp_min(1e-300)).flatten()
+    shares = []
+    for at in np.ndindex(model.cfg.n_layers, model.cfg.n_heads):
+        A, B = inputs.qk_factors(model, *at, centre=False, dtype=torch.float64)
+        energy = ((A.mT @ A) * (B @ B.mT)).sum()
+        constant = (A @ B.mean(-1, keepdim=True)).square().sum() * B.shape[-1]
+        shares.append(constant / energy.clamp_min(1e-300))
+    return torch.stack(shares)

@@ -14,6 +14,7 @@ kernel owns the command line. This module never imports torch.
 | EVIDENCE          | any, only         | only: stop when the committed evidence is out of date |
 | CIRCUITBOOK_ROOT  | a folder          | the project, when it is not found by itself           |
 | CIRCUITBOOK_CACHE | a folder          | fetched text, default .cache in the project           |
+| CIRCUITBOOK_TEXT  | a file            | a local test split of WikiText-103 (published track)  |
 """
 
 import contextlib

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from circuitbook import paths
+
 with suppress(ModuleNotFoundError):  # the trainer may run without it; annotations are text here
     from jaxtyping import Bool, Float, Int
 
@@ -28,8 +30,7 @@ def previous_token_score(
     """score = mean over queries t >= 2 of A[t, t-1].
 
     Query 0 has no previous token. Query 1 has only the begin-of-sequence token before it, where
-    every idle head rests, so counting it would flatter them. Both are left out: the mean runs over
-    t = 2 ... n-1, that is over n-2 entries of the diagonal one below the main one.
+    every idle head rests, so counting it would flatter them. Both are left out.
 
     Raises ValueError for patterns with fewer than three positions.
     Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits".
@@ -70,11 +71,8 @@ def after_earlier_copies(tokens: Int[Tensor, "*lead pos"]) -> Bool[Tensor, "*lea
 
 def _mean_over_matches(pattern: Tensor, mask: Tensor, wanted: str) -> Tensor:
     """Mean over queries that have a wanted key, of the attention summed over those keys."""
-    if pattern.shape[-1] != mask.shape[-1]:
-        raise ValueError(
-            f"pattern has {pattern.shape[-1]} positions, tokens have {mask.shape[-1]}: "
-            "give both from the same run"
-        )
+    if (n := pattern.shape[-1]) != mask.shape[-1]:
+        raise ValueError(f"pattern has {n} positions, tokens {mask.shape[-1]}: mixed runs")
     queries = mask.any(-1)  # [*lead, pos]
     n_queries = queries.sum(-1)
     if bool((n_queries == 0).any()):
@@ -118,8 +116,7 @@ def stripe_score(
     """score = mean over the queries t of the second copy of A[t, t-(period-1)]: one diagonal.
 
     The layout is `published_batch("2x50", ...)`: position 0, then a block of `period` tokens twice.
-    Second-copy queries are t = period+1 ... 2*period. Only the one key `period - 1` back counts.
-    A fixed-offset head scores 1 here: this protocol cannot see the difference.
+    Second-copy queries are t = period+1 ... 2*period. A fixed-offset head scores 1 here.
     Raises ValueError when the pattern is shorter than 2*period + 1.
     """
     if period < 1 or pattern.shape[-1] < 2 * period + 1:
@@ -142,6 +139,15 @@ class RepeatedBatch(NamedTuple):
     gap: Int[Tensor, "n gaps"]  # filler tokens before each later copy
 
 
+def start_token() -> int:
+    """The id of the begin-of-sequence token in today's model set: 0 for the course's own models."""
+    if paths.models() == "course":
+        return 0
+    from circuitbook import tokenizer
+
+    return tokenizer.load().bos
+
+
 def _distinct(vocab_ids: Tensor, n: int, length: int, generator: torch.Generator | None) -> Tensor:
     """[n, length] ids; within a row all are distinct and every order is equally likely."""
     keys = torch.rand(n, vocab_ids.numel(), generator=generator)
@@ -155,7 +161,7 @@ def repeated_batch(
     copies: int = 4,
     block: int = 25,
     gap: tuple[int, int] = (16, 79),
-    bos: int = 0,
+    bos: int | None = None,
     generator: torch.Generator | None = None,
 ) -> RepeatedBatch:
     """Course protocol: BOS, a block, then filler of jittered length and the block again, 3 times.
@@ -169,11 +175,11 @@ def repeated_batch(
 
     vocab_ids: distinct frequent tokens to draw from (without BOS), at least
     block + (copies - 1) * gap[1] of them; filler at the end brings all sequences to the length
-    1 + copies * block + (copies - 1) * gap[1]. The first copy begins at position 1.
+    1 + copies * block + (copies - 1) * gap[1]. bos: by default `start_token()`.
     Raises ValueError for a pool too small, repeated ids, BOS in the pool, or an empty gap range.
     Source: Olsson et al. 2022 (4 x 25, no gap); the jitter is this course's.
     """
-    low, high = gap
+    (low, high), bos = gap, start_token() if bos is None else bos
     pool = torch.as_tensor(vocab_ids).flatten().cpu()
     if n < 1 or block < 2 or copies < 2 or low < 0 or high < low:
         raise ValueError(
@@ -212,7 +218,7 @@ def published_batch(
     vocab_ids: Int[Tensor, " pool"],
     n: int,
     *,
-    bos: int = 0,
+    bos: int | None = None,
     generator: torch.Generator | None = None,
 ) -> RepeatedBatch:
     """Published protocols: BOS, then one random block repeated with no filler, 4 x 25 or 2 x 50.
@@ -230,7 +236,7 @@ def published_batch(
     copies, block = PUBLISHED[protocol]
     pool = torch.as_tensor(vocab_ids).flatten().cpu()
     drawn = pool[torch.randint(pool.numel(), (n, block), generator=generator)]
-    head = torch.full((n, 1), bos, dtype=drawn.dtype)
+    head = torch.full((n, 1), start_token() if bos is None else bos, dtype=drawn.dtype)
     first = (1 + torch.arange(block)).expand(n, -1).contiguous()
     gaps = torch.zeros(n, copies - 1, dtype=torch.long)
     return RepeatedBatch(torch.cat([head, drawn.repeat(1, copies)], 1), first, first + block, gaps)
@@ -304,9 +310,7 @@ def repeat_effect(
     uniform even after the repeat, so rank and paired drop are reported, not the bare loss.
     """
     if not torch.equal(tokens.gather(1, first), tokens.gather(1, second)):
-        raise ValueError(
-            "first and second hold different tokens: pass the positions of the same batch"
-        )
+        raise ValueError("first and second hold different tokens: give those of the same batch")
     right = tokens.gather(1, first[:, 1:])  # [n, block-1]
     rows = torch.arange(tokens.shape[0], device=tokens.device).unsqueeze(-1)
 
@@ -341,9 +345,7 @@ def clustered_mean(values: Float[Tensor, " n"], cluster: Int[Tensor, " n"]) -> E
     Source: Liang and Zeger 1986 (cluster-robust variance), for a mean.
     """
     if values.shape != cluster.shape or values.ndim != 1:
-        raise ValueError(
-            f"values {tuple(values.shape)} and cluster {tuple(cluster.shape)} must match"
-        )
+        raise ValueError(f"values {list(values.shape)}, cluster {list(cluster.shape)} must match")
     _, index = cluster.unique(return_inverse=True)
     n_clusters = int(index.max()) + 1 if index.numel() else 0
     if n_clusters < 2:

@@ -161,6 +161,13 @@ def stale_weights(made_with: Mapping[str, Any]) -> str:
     return ""
 
 
+def _stand_in() -> bool:
+    """Are today's published files stand-ins? Asks the disk only."""
+    from circuitbook.published import disk
+
+    return disk.stand_in()
+
+
 def stale(envelope: Mapping[str, Any], config: Mapping[str, Any], code: str) -> str:
     """Why a saved result does not answer for this config and code, or "" if it does."""
     if envelope.get("schema") != SCHEMA:
@@ -171,6 +178,8 @@ def stale(envelope: Mapping[str, Any], config: Mapping[str, Any], code: str) -> 
         return "the code changed"
     if envelope["made_with"]["models"] != paths.models():
         return "it was made with the other model set"
+    if random_weights(envelope["made_with"]) and not _stand_in():
+        return "it was made on stand-in files with random weights"
     return stale_weights(envelope["made_with"])
 
 
@@ -274,6 +283,26 @@ def _marked(c: dict) -> dict:
     return c if plainly else c | {"random_weights": True}
 
 
+PUBLISHED = (
+    "What follows was measured on the series' own models: LayerNorm, positions in the stream, "
+    "biases,\na larger vocabulary. The text was written for the course's models. Where it states a "
+    "size, or\nsays that there is no norm, it speaks of those."
+)
+RANDOM = (
+    "These are stand-in files with random weights. Identities must hold; nothing else is expected "
+    "to."
+)
+
+
+def _introduced(result: Result) -> Result:
+    """The result; a lesson on the published models first says what its text does not."""
+    if paths.models() == "published":
+        print(PUBLISHED)
+        if random_weights(result.made_with):
+            print(RANDOM)
+    return result
+
+
 # ---- the one call of a lesson -------------------------------------------------------------------
 
 
@@ -310,7 +339,7 @@ def measured(
         if not reason:
             if path == built and paths.accept():
                 accept(chapter)
-            return Result(envelope, path)
+            return _introduced(Result(envelope, path))
         why = reason
         if path == evidence and paths.evidence_only():
             raise RuntimeError(
@@ -334,7 +363,7 @@ def measured(
     write(target, _text(envelope))
     if target == built and paths.accept():
         accept(chapter)
-    return Result(read(target), target)
+    return _introduced(Result(read(target), target))
 
 
 if __name__ == "__main__":

@@ -54,7 +54,8 @@ def ov_factors(
     Centring subtracts each W_U row's mean over the vocabulary. That changes no probability, and
     without it the eigenvalues, ranks and boosts depend on an arbitrary c in W_U + c 1^T. It is done
     on B, which is the same thing: W_O (W_U - mean) = W_O W_U - its own row mean.
-    `centre=False` exists to show the trap.
+    `centre=False` exists to show the trap. With LayerNorm folded and frozen, a row is divided by
+    its token's scale and by the reader's: one positive number a row, which moves no rank in it.
     Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits" (OV circuit).
     """
     B = W_O @ W_U
@@ -66,17 +67,22 @@ def qk_factors(
     W_Q: Float[Tensor, "*heads d_model d_head"],
     W_K: Float[Tensor, "*heads d_model d_head"],
     *,
+    b_Q: Float[Tensor, "*heads d_head"] | None = None,
+    b_K: Float[Tensor, "*heads d_head"] | None = None,
     centre: bool = True,
 ) -> Factors:
     """W_E W_QK W_E^T / sqrt(d_head) = A B with A = W_E W_Q / sqrt(d_head), B = (W_E W_K)^T.
 
     Row = query (destination) token, column = key (source) token. Rows are centred over the keys:
     the softmax cannot see a constant per query, so raw rows of different queries do not compare.
-    The centred row is what is left.
+    The centred row is what is left. b_Q adds to every row what the head looks for whoever asks;
+    b_K only adds a constant per query. With LayerNorm give rows as a head reads them
+    (`inputs.alone`): a key's own scale orders the keys, so it may not be left out here.
     Source: Elhage et al. 2021 (QK circuit).
     """
-    B = (W_E @ W_K).mT
-    A = W_E @ W_Q * W_Q.shape[-1] ** -0.5
+    B = (W_E @ W_K if b_K is None else W_E @ W_K + b_K[..., None, :]).mT
+    q = W_E @ W_Q if b_Q is None else W_E @ W_Q + b_Q[..., None, :]
+    A = q * W_Q.shape[-1] ** -0.5
     return Factors(A, B - B.mean(-1, keepdim=True) if centre else B)
 
 

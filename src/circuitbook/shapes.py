@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from circuitbook import corpus, fast, tokenizer, train
+from circuitbook import corpus, fast, paths, tokenizer, train
 from circuitbook.config import Config
 from circuitbook.recipes import Recipe
 
@@ -39,12 +39,16 @@ def byte_recipe(n_heads: int, *, steps: int, seed: int = 0) -> Recipe:
 
 
 def compare(shapes: tuple[int, ...], *, steps: int, seeds: int) -> dict[str, list[float]]:
-    """Number of heads -> held-out loss for each seed: same text, same order, same parameters."""
-    stream, held_out = byte_stream(corpus.train_tokens()[:TOKENS]), held_out_windows(40)
-    return {
-        str(n): [shape_loss(n, stream, held_out, steps=steps, seed=s) for s in range(seeds)]
-        for n in shapes
-    }
+    """Number of heads -> held-out loss for each seed: same text, same order, same parameters.
+
+    The text is the course's, whatever the model set.
+    """
+    with paths.model_set("course"):
+        stream, held_out = byte_stream(corpus.train_tokens()[:TOKENS]), held_out_windows(40)
+        return {
+            str(n): [shape_loss(n, stream, held_out, steps=steps, seed=s) for s in range(seeds)]
+            for n in shapes
+        }
 
 
 def held_out_windows(n: int) -> tuple[Tensor, Tensor]:

@@ -36,7 +36,7 @@ def activations(
     for some in windows.split(16):
         cache = run(model, some, names=names)[1]
         for l, name in enumerate(names):
-            f = transcoders[l].encode(cache[name])[..., list(wanted[l])]
+            f = transcoders[l].encode(model.blocks[l].ln2(cache[name]))[..., list(wanted[l])]
             f[:, 0] = 0
             out[l].append(f)
     return [torch.cat(f) for f in out]

@@ -2,7 +2,7 @@
 
     python -m circuitbook.attribution.page [--check]
 
-writes `figures/<models>/09_attribution_graph.html` from the saved results of chapter 09, the same
+writes `09_attribution_graph.html` among the figures from the saved results of chapter 09, the same
 bytes for the same numbers. --check writes nothing and fails when the page is not what they say.
 The pictures are plain SVG and stand in the page; a short script only marks the edges of the chosen
 node and lists them. Without the script the same numbers stand in the lists below each picture. The
@@ -19,9 +19,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from circuitbook import paths, plots, results
+from circuitbook import plots, results
 from circuitbook.attribution.layout import Layout, place, widest
 from circuitbook.attribution.page_parts import SCRIPT, STYLE
+from circuitbook.gallery.__main__ import folder_for
 
 CHAPTER = "09_sparse_autoencoders"
 CELL = 40  # pixels
@@ -29,10 +30,9 @@ LEAST = 880  # pixels that a wide picture keeps on a small screen: there it is m
 THICK = {"logit": 4.4, "latent": 2.8}  # pixels of the widest edge into such a node
 
 
-def page_path() -> Path:
-    """Where the page is written."""
-    folder = paths.BUILD / "quick" / "figures" if paths.quick() else paths.FIGURES
-    return folder / paths.models() / "09_attribution_graph.html"
+def page_path(result: Path | None = None) -> Path:
+    """Where the page belongs that is made of the file `result`: among its figures."""
+    return folder_for(result, CHAPTER) / "09_attribution_graph.html"
 
 
 def shown(token: str) -> str:
@@ -269,12 +269,12 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m circuitbook.attribution.page")
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args(argv)
-    path = page_path()
     try:
-        text = render(results.load(CHAPTER))
+        r = results.load(CHAPTER)
     except FileNotFoundError as error:
         print(error)
         return 0
+    path, text = page_path(r.source), render(r)
     same = path.is_file() and path.read_text(encoding="utf-8") == text
     if args.check and not same:
         print(f"{path.name} is not what the results say: run `make figures`", file=sys.stderr)

@@ -48,10 +48,15 @@ def edge_influence(
 
 
 def leaf_shares(graph: Graph) -> dict[str, float]:
-    """Where all influence ends: tokens, errors of each layer, biases; the shares sum to one."""
+    """Where all influence ends: tokens, errors of each layer, biases; the shares sum to one.
+
+    "positions" too, where they stand in the stream.
+    """
     score = influence(graph.edges)
     layers = sorted({n.layer for n in graph.nodes if n.kind == "error"})
     out = {"tokens": score[graph.of("token")].sum(), "biases": score[graph.of("biases")].sum()}
+    if positions := graph.of("position"):
+        out["positions"] = score[positions].sum()
     out |= {f"errors {l}": score[graph.of("error", l)].sum() for l in layers}
     return {name: x.item() for name, x in out.items()}
 

@@ -14,7 +14,9 @@ from circuitbook.attribution import graph as graphs
 from circuitbook.attribution import label, prune, switch
 from circuitbook.attribution.claims import claims
 from circuitbook.attribution.graph import Frozen, Graph, Transcoder
+from circuitbook.attribution.held import back
 from circuitbook.autoencoders import bundle
+from circuitbook.layers import plus
 from circuitbook.model import Transformer
 
 ROLE = "gelu-2l"
@@ -96,7 +98,7 @@ def as_data(model: Transformer, b: Built) -> dict[str, Any]:
     # Order: by target, then by source, so that the list reads like the sums.
     order = sorted(range(len(source)), key=lambda e: (target[e], source[e]))
     into = (g.edges * p.edges).sum(1)
-    p_answer = (b.frozen.last @ model.W_U).softmax(0)
+    p_answer = plus(b.frozen.last @ model.W_U, model.unembed.b_U).softmax(0)
     return {
         "tokens": [tok.text(t) for t in b.frozen.tokens.tolist()],
         "answer": tok.text(b.answer),
@@ -218,7 +220,7 @@ def nodes_off(
         for name, after in levels.items()
     }
     error = (falls["all held"] - effect[some]).abs().max() / b.graph.value[-1].abs()
-    u = graphs.direction(model, b.answer)
+    u = back(model.ln_final, graphs.direction(model, b.answer), b.frozen.scales.last)
     rows = torch.stack([transcoders[0].W_dec[x.index] for x in nodes]) @ u
     ends = torch.tensor([x.pos == len(b.frozen.tokens) - 1 for x in nodes])
     return {
@@ -263,14 +265,13 @@ def turn_down(
         logit, _, p = switch.logit_of(model, after, b.answer)
         out[name] = {"logit": _short(logit), "p": _short(p)}
     held = switch.hold_write(transcoders, b.frozen, model.cfg.n_layers - 1)
-    u = graphs.direction(model, b.answer)
     off = switch.run_scaled(
         model, transcoders, b.frozen, [node], [0.0], hold_patterns=False, also=held
     )
-    out["restored"] = b.graph.value[-1] - off.last[0] @ u
+    out["restored"] = b.graph.value[-1] - graphs.centred_logit(model, off.last[0], b.answer)
     write = b.graph.value[s] * transcoders[node.layer].W_dec[node.index]
     without = switch.run_without(model, b.frozen, node, switch.random_writes(write, RANDOM))
-    out["random"] = _short(b.graph.value[-1] - without @ u)
+    out["random"] = _short(b.graph.value[-1] - graphs.centred_logit(model, without, b.answer))
     later = b.graph.of("latent", 1)
     value = b.graph.value
     carries = b.graph.edges[later, s] / value[later] * effect[later]
@@ -311,7 +312,7 @@ def _same(a: Graph, b: Graph) -> bool:
 
 
 def _p(model: Transformer, frozen: Frozen, answer: int) -> Tensor:
-    return (frozen.last @ model.W_U).softmax(0)[answer]
+    return plus(frozen.last @ model.W_U, model.unembed.b_U).softmax(0)[answer]
 
 
 # ---------------------------------------------------------------- all of it

@@ -7,6 +7,8 @@ Four levels of "frozen", each with what is computed again:
     "patterns held"  the model with patterns held; its MLPs run again on what they then read
     "re-run"         the model with nothing held: patterns and MLPs follow
 
+With LayerNorm all scales are held wherever the patterns are, and follow where these follow.
+
 A latent i at position p of layer l is scaled by c when (c - 1) f[p, i] W_dec[i] is added to what
 MLP l writes at p. c = 0 switches it off: a zero ablation of one part of one write.
 Source: Ameisen et al. 2025 (interventions, constrained patching).
@@ -21,8 +23,19 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitbook.attribution.graph import Frozen, Graph, Node, Transcoder, direction, latents
+from circuitbook.attribution.graph import (
+    Frozen,
+    Graph,
+    Node,
+    Transcoder,
+    centred_logit,
+    heads_bias,
+    latents,
+)
+from circuitbook.attribution.held import hold_scales, last_stream
 from circuitbook.cut import Cut, freeze_patterns, run
+from circuitbook.expansion.expand import norm_bias, read
+from circuitbook.layers import plus
 from circuitbook.model import Transformer
 
 LEVELS = ("all held", "latents free", "patterns held", "re-run")
@@ -32,7 +45,7 @@ class After(NamedTuple):
     """What is there after a change, one row for each (node, factor)."""
 
     pre: list[Tensor]  # of each layer's latents [row, pos, latents]
-    last: Float[Tensor, "row d_model"]  # the last stream at the last position
+    last: Float[Tensor, "row d_model"]  # what the unembedding reads at the last position
 
 
 @torch.no_grad()
@@ -52,20 +65,25 @@ def replay(
     """
     if gates not in ("held", "free"):
         raise ValueError(f"gates must be 'held' or 'free', got {gates!r}")
-    x = model.W_E[frozen.tokens].expand(max(1, len(nodes)), -1, -1)
-    pres = []
+    x, scales = model.W_E[frozen.tokens], frozen.scales
+    if model.cfg.positions == "standard":
+        x = x + model.W_pos[: len(x)]
+    x, pres = x.expand(max(1, len(nodes)), -1, -1), []
     for l, t in enumerate(transcoders):
-        attn = model.blocks[l].attn
-        v = torch.einsum("rpd,hde->rhpe", x, attn.W_V)
+        block, attn = model.blocks[l], model.blocks[l].attn
+        # Linear parts and constants apart: `heads_bias` holds all that does not hang on x.
+        v = torch.einsum("rpd,hde->rhpe", read(block.ln1, x, scales.attn[l]), attn.W_V)
         x = x + torch.einsum("hpk,rhke,hed->rpd", frozen.patterns[l], v, attn.W_O)
-        pre = x @ t.W_enc + t.b_enc
-        f = pre * (frozen.f[l] > 0) if gates == "held" else latents(t, x)
+        x = plus(x, heads_bias(model, frozen.patterns[l], l))
+        seen = read(block.ln2, x, scales.mlp[l]) + norm_bias(block.ln2, x[0, 0])
+        pre = seen @ t.W_enc + t.b_enc
+        f = pre * (frozen.f[l] > 0) if gates == "held" else latents(t, seen)
         for r, (node, factor) in enumerate(zip(nodes, factors, strict=True)):
             if node.layer == l:
                 f[r, node.pos, node.index] *= factor
         x = x + f @ t.W_dec + t.b_dec + frozen.error[l]
         pres.append(pre)
-    return After(pres, x[:, -1])
+    return After(pres, last_stream(model, x[:, -1], scales.last))
 
 
 def scale_latents(
@@ -113,7 +131,10 @@ def hold_write(transcoders: Sequence[Transcoder], frozen: Frozen, layer: int) ->
 def run_without(
     model: Transformer, frozen: Frozen, at: Node, writes: Float[Tensor, "row d_model"]
 ) -> Float[Tensor, "row d_model"]:
-    """The last stream of a whole run, row r with writes[r] taken from MLP at.layer's at at.pos."""
+    """What the unembedding reads in a whole run, row r with writes[r] taken from MLP at.layer's.
+
+    Taken at at.pos; everything after runs again.
+    """
 
     def change(out: Tensor, hook: object) -> Tensor:
         out = out.clone()
@@ -123,7 +144,7 @@ def run_without(
     tokens = frozen.tokens.expand(len(writes), -1)
     take = Cut(((f"blocks.{at.layer}.hook_mlp_out", change),), cut=("a write",))
     post = f"blocks.{model.cfg.n_layers - 1}.hook_resid_post"
-    return run(model, tokens, take, [post])[1][post][:, -1]
+    return last_stream(model, run(model, tokens, take, [post])[1][post][:, -1])
 
 
 def random_writes(like: Float[Tensor, " d"], n: int, seed: int = 0) -> Float[Tensor, "n d"]:
@@ -150,15 +171,29 @@ def run_scaled(
     tokens = frozen.tokens.expand(len(nodes), -1)
     change = scale_latents(transcoders, frozen, nodes, factors)
     if hold_patterns:
-        change = change + freeze_patterns(model, tokens)
+        change = change + freeze_patterns(model, tokens) + hold_scales(model, tokens)
     if also is not None:
         change = change + also
-    layers = range(model.cfg.n_layers)
-    names = [f"blocks.{l}.hook_resid_mid" for l in layers]
-    post = f"blocks.{layers[-1]}.hook_resid_post"
-    cache = run(model, tokens, change, [*names, post])[1]
-    pre = [cache[n] @ t.W_enc + t.b_enc for n, t in zip(names, transcoders, strict=True)]
-    return After(pre, cache[post][:, -1])
+    mid = [f"blocks.{l}.hook_resid_mid" for l in range(model.cfg.n_layers)]
+    post = f"blocks.{model.cfg.n_layers - 1}.hook_resid_post"
+    cache = run(model, tokens, change, [*mid, post])[1]
+    held = frozen.scales if hold_patterns else None
+    pre = []
+    for l, t in enumerate(transcoders):
+        seen = mlp_reads(model, l, cache[mid[l]], None if held is None else held.mlp[l])
+        pre.append(seen @ t.W_enc + t.b_enc)
+    return After(pre, last_stream(model, cache[post][:, -1], held and held.last))
+
+
+def mlp_reads(
+    model: Transformer,
+    layer: int,
+    x: Float[Tensor, "row pos d_model"],
+    scale: Float[Tensor, "pos one"] | None = None,
+) -> Float[Tensor, "row pos d_model"]:
+    """What an MLP's matrices read of a stream: x, or x behind its norm, at this scale if given."""
+    norm = model.blocks[layer].ln2
+    return norm(x) if scale is None else read(norm, x, scale) + norm_bias(norm, x[0, 0])
 
 
 def all_levels(
@@ -234,7 +269,7 @@ def edges_off(
     change = scale_latents(transcoders, frozen, nodes, factors)
     names = {l: f"blocks.{l}.hook_resid_mid" for l in layers}
     cache = run(model, tokens, change, list(names.values()))[1]
-    f = {l: latents(transcoders[l], cache[names[l]]) for l in layers}
+    f = {l: latents(transcoders[l], mlp_reads(model, l, cache[names[l]])) for l in layers}
     out["after"] = torch.stack(
         [f[t.layer][r, t.pos, t.index] for r, t in zip(rows, targets, strict=True)]
     )
@@ -245,7 +280,7 @@ def logit_of(
     model: Transformer, after: After, answer: int
 ) -> tuple[Float[Tensor, " row"], Int[Tensor, " row"], Float[Tensor, " row"]]:
     """(centred logit, rank from 1, probability) of a token for each row."""
-    logits = after.last @ model.W_U
+    logits = plus(after.last @ model.W_U, model.unembed.b_U)
     right = logits[:, answer]
     rank = 1 + (logits > right[:, None]).sum(1)
-    return after.last @ direction(model, answer), rank, (right - logits.logsumexp(1)).exp()
+    return centred_logit(model, after.last, answer), rank, (right - logits.logsumexp(1)).exp()

@@ -8,6 +8,17 @@ from circuitbook.claims import all_of, atleast, atmost, bound, claim, equal
 
 TWO = ("attn-only-2l", "attn-only-2l-again", "gelu-2l")
 PLAIN = ("attn-only-1l", "attn-only-2l", "attn-only-2l-again")  # attention only: paths add up
+# Said where there is a norm: with it the token part is bit for bit the same before the scale only.
+_SCALE = (
+    " That part is counted before the norm's scale, which belongs to the whole stream and changes "
+    "by up to {scale:.1%}."
+)
+WORDS = {2: "two", 3: "three", 4: "four"}
+
+
+def _of(d: dict[str, Any], some: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of some roles that were measured: a model set need not have them all."""
+    return tuple(role for role in some if role in d["roles"])
 
 
 def claims(d: dict[str, Any], errors: dict[str, dict[str, float]], least: int) -> list[dict]:
@@ -64,14 +75,25 @@ def _outcome(d: dict[str, Any], least: int) -> list[dict]:
 
 
 def _read(d: dict[str, Any], errors: dict[str, dict[str, float]]) -> list[dict]:
-    R = d["roles"]
-    least = min(float(R[r]["read"]["largest"]["named"]) for r in PLAIN)
+    R, plain = d["roles"], _of(d, PLAIN)
+    least = min(float(R[r]["read"]["largest"]["named"]) for r in plain)
+    held, sources = "patterns", "source tokens"
+    if any("others" in R[r]["read"] for r in plain):
+        held, sources = "patterns and the norms' scales", "source tokens, positions, biases"
+    # A second model of two layers, where there is one.
+    pair = (
+        " and {again:.0%}",
+        "{c_one:.0%}, {c_two:.0%} and {c_again:.0%}",
+        "{t_one:.0%}, {t_two:.0%} and {t_again:.0%}",
+    )
+    alone = "", "{c_one:.0%} and {c_two:.0%}", "{t_one:.0%} and {t_two:.0%}"
+    twice, centred, titles = pair if len(plain) > 2 else alone
     return [
         claim(
             "aunt.read_sums",
-            "With patterns frozen, the name's logit is a sum over source tokens and paths ({one} "
-            "paths in one layer, {two} in two): to one part in {parts:,} or better in three models "
-            "on all prompts, and to rounding in float64.",
+            f"With {held} frozen, the name's logit is a sum over {sources} and paths ({{one}} "
+            "paths in one layer, {two} in two): to one part in {parts:,} or better in "
+            f"{WORDS[len(plain)]} models on all prompts, and to rounding in float64.",
             label="identity",
             values={
                 "one": R[PLAIN[0]]["read"]["n"],
@@ -79,23 +101,23 @@ def _read(d: dict[str, Any], errors: dict[str, dict[str, float]]) -> list[dict]:
                 "parts": 100_000,
             },
             holds=all_of(
-                *(bound(errors[r]["read"], 1e-5) for r in PLAIN),
-                *(bound(errors[r]["read64"], 1e-11) for r in PLAIN),
+                *(bound(errors[r]["read"], 1e-5) for r in plain),
+                *(bound(errors[r]["read64"], 1e-11) for r in plain),
             ),
         ),
         claim(
             "aunt.graphs_look_alike",
             "Add up the paths, as a graph of frozen patterns does. In more than half of the "
             "prompts the largest edge into the logit that tells this name from its rivals starts "
-            "at the name: {one:.0%} in one layer, {two:.0%} and {again:.0%} in two. Into the logit "
-            "minus the mean of all tokens it does so in {c_one:.0%}, {c_two:.0%} and {c_again:.0%} "
+            f"at the name: {{one:.0%}} in one layer, {{two:.0%}}{twice} in two. Into the logit "
+            f"minus the mean of all tokens it does so in {centred} "
             "only; there it starts at the last title, which asks for names of any kind, in "
-            "{t_one:.0%}, {t_two:.0%} and {t_again:.0%}.",
+            f"{titles}.",
             label="measurement",
             values={
                 start + k: R[r]["read"]["largest"][along]
                 for start, along in (("", "named"), ("c_", "centred"), ("t_", "last title"))
-                for k, r in zip(("one", "two", "again"), PLAIN)
+                for k, r in zip(("one", "two", "again"), plain)
             },
             holds=atleast(least, 0.5),
         ),
@@ -103,21 +125,21 @@ def _read(d: dict[str, Any], errors: dict[str, dict[str, float]]) -> list[dict]:
 
 
 def _reason(d: dict[str, Any], errors: dict[str, dict[str, float]]) -> list[dict]:
-    R = d["roles"]
+    R, twos = d["roles"], _of(d, TWO)
     two, one = R[PLAIN[1]], R[PLAIN[0]]
-    shares = [R[r]["reason"]["share"][0] for r in TWO]
-    titles = [R[r]["reason"]["title"][0] for r in TWO]
+    shares = [R[r]["reason"]["share"][0] for r in twos]
+    titles = [R[r]["reason"]["title"][0] for r in twos]
     return [
         claim(
             "aunt.reason_sums",
             "The score at (last title, name) is a sum over pairs of sources, raw and minus its "
-            "mean over keys, in all four models: to one part in {parts:,} or better, and to "
-            "rounding in float64.",
+            f"mean over keys, in all {WORDS[len(R)]} models: to one part in {{parts:,}} or better, "
+            "and to rounding in float64.",
             label="identity",
             values={"parts": 10_000},
             holds=all_of(
                 *(bound(errors[r]["reason"], 1e-4) for r in errors),
-                *(bound(errors[r]["reason64"], 1e-10) for r in PLAIN),
+                *(bound(errors[r]["reason64"], 1e-10) for r in _of(d, PLAIN)),
             ),
         ),
         claim(
@@ -133,7 +155,7 @@ def _reason(d: dict[str, Any], errors: dict[str, dict[str, float]]) -> list[dict
                 "score": two["reason"]["score"][0],
                 "se": two["reason"]["score"][1],
                 "key": two["reason"]["key"][0],
-                "n": len(TWO),
+                "n": len(twos),
                 "low": min(shares),
                 "high": max(shares),
             },
@@ -145,7 +167,7 @@ def _reason(d: dict[str, Any], errors: dict[str, dict[str, float]]) -> list[dict
             "title and it, {low:.0%} or more comes from the first title, the token right before "
             "the name, in each of {n} two-layer models.",
             label="measurement",
-            values={"writer": two["writer"], "n": len(TWO), "low": min(titles)},
+            values={"writer": two["writer"], "n": len(twos), "low": min(titles)},
             holds=all_of(*(atleast(x, 0.8) for x in titles)),
         ),
         claim(
@@ -180,23 +202,24 @@ def _kept(model: dict[str, Any], name: str) -> float:
 
 def _tests(d: dict[str, Any], errors: dict[str, dict[str, float]]) -> list[dict]:
     R = d["roles"]
-    two = R[PLAIN[1]]
-    lost = [1 - _kept(R[r], "key") for r in TWO]
+    two, twos = R[PLAIN[1]], _of(d, TWO)
+    lost = [1 - _kept(R[r], "key") for r in twos]
     spared = {
         r: {name: abs(1 - _kept(R[r], name)) for name in R[r]["cuts"] if name not in
             ("none", "key", "value", "patched")}
-        for r in TWO
+        for r in twos
     }  # fmt: skip
-    others = max(x for r in TWO for name, x in spared[r].items() if name.startswith("0."))
-    turned = [x for r in TWO for name, x in spared[r].items() if name.startswith("turned")]
-    falls = [R[r]["fall"][0] for r in TWO]
-    patch = [1 - _kept(R[r], "patched") for r in TWO]
+    others = max(x for r in twos for name, x in spared[r].items() if name.startswith("0."))
+    turned = [x for r in twos for name, x in spared[r].items() if name.startswith("turned")]
+    falls = [R[r]["fall"][0] for r in twos]
+    patch = [1 - _kept(R[r], "patched") for r in twos]
     swap = two["swap"]
     back = [
         float(R[r]["swap"]["both"]["attention"][0] / R[r]["swap"]["none"]["attention"][0])
-        for r in TWO
+        for r in twos
     ]
-    changed = [R[r]["frozen"]["changed"] for r in TWO]
+    changed = [R[r]["frozen"]["changed"] for r in twos]
+    scales = [R[r]["scale"] for r in twos if "scale" in R[r]]
     return [
         claim(
             "aunt.key_cut",
@@ -208,16 +231,16 @@ def _tests(d: dict[str, Any], errors: dict[str, dict[str, float]]) -> list[dict]
             label="intervention",
             values={
                 "low": min(lost),
-                "n": len(TWO),
-                "query": max(spared[r]["query"] for r in TWO),
+                "n": len(twos),
+                "query": max(spared[r]["query"] for r in twos),
                 "others": others,
                 "turned": max(turned),
-                "turns": len(turned) // len(TWO),
+                "turns": len(turned) // len(twos),
             },
             holds=all_of(
                 *(atleast(x, 0.8) for x in lost),
-                *(atmost(x, 0.2) for r in TWO for x in spared[r].values()),
-                *(bound(errors[r]["shortcut"], 1e-4) for r in TWO),
+                *(atmost(x, 0.2) for r in twos for x in spared[r].values()),
+                *(bound(errors[r]["shortcut"], 1e-4) for r in twos),
             ),
         ),
         claim(
@@ -228,22 +251,23 @@ def _tests(d: dict[str, Any], errors: dict[str, dict[str, float]]) -> list[dict]
             "{after:.3f}, and the probability from {p:.3f} to {q:.3f}. What the head would copy of "
             "the name's own token is the same in both runs, bit for bit. All that it would copy "
             "there, first-layer writes included, changes by {v_low:.0%} to {v_high:.0%} of its "
-            "length.",
+            f"length.{_SCALE if scales else ''}",
             label="intervention",
             values={
                 "low": min(falls),
-                "halved": min(R[r]["halved"] for r in TWO),
-                "n": len(TWO),
-                "v_low": min(R[r]["value"][0] for r in TWO),
-                "v_high": max(R[r]["value"][0] for r in TWO),
+                "halved": min(R[r]["halved"] for r in twos),
+                "n": len(twos),
+                "v_low": min(R[r]["value"][0] for r in twos),
+                "v_high": max(R[r]["value"][0] for r in twos),
                 "before": swap["none"]["attention"][0],
                 "after": swap["first"]["attention"][0],
                 "p": swap["none"]["p"][0],
                 "q": swap["first"]["p"][0],
-            },
+            }
+            | ({"scale": max(scales)} if scales else {}),
             holds=all_of(
                 *(atleast(x, 0.5) for x in falls),
-                *(equal(int(R[r]["token_part"]), 0) for r in TWO),
+                *(equal(int(R[r]["token_part"]), 0) for r in twos),
             ),
         ),
         claim(
@@ -253,10 +277,10 @@ def _tests(d: dict[str, Any], errors: dict[str, dict[str, float]]) -> list[dict]
             "and all other patterns stay bit for bit. Attention falls by {low:.0%} or more in "
             "each of {n} models; the other prompt as a whole lowers it by {whole:.0%} or more.",
             label="intervention",
-            values={"low": min(patch), "n": len(TWO), "whole": min(falls)},
+            values={"low": min(patch), "n": len(twos), "whole": min(falls)},
             holds=all_of(
                 *(atleast(x, 0.5) for x in patch),
-                *(equal(int(R[r]["frozen"]["kept"]), 0) for r in TWO),
+                *(equal(int(R[r]["frozen"]["kept"]), 0) for r in twos),
             ),
         ),
         claim(
@@ -268,7 +292,7 @@ def _tests(d: dict[str, Any], errors: dict[str, dict[str, float]]) -> list[dict]
             label="intervention",
             values={
                 "low": min(back),
-                "n": len(TWO),
+                "n": len(twos),
                 "named": swap["both"]["named"][0],
                 "was": swap["none"]["named"][0],
                 "p": swap["both"]["p"][0],
@@ -283,7 +307,7 @@ def _tests(d: dict[str, Any], errors: dict[str, dict[str, float]]) -> list[dict]
             "It cannot be otherwise: whoever holds a pattern never asks a key. So a graph with "
             "frozen patterns shows that the name was read and cannot show why.",
             label="identity",
-            values={"changed": max(changed), "n": len(TWO)},
+            values={"changed": max(changed), "n": len(twos)},
             holds=all_of(*(equal(int(x), 0) for x in changed)),
         ),
         claim(
@@ -295,12 +319,12 @@ def _tests(d: dict[str, Any], errors: dict[str, dict[str, float]]) -> list[dict]
             values={
                 "before": two["frozen"]["before"],
                 "after": two["frozen"]["after"],
-                "n": len(TWO),
+                "n": len(twos),
             },
             holds=all_of(
                 *(
                     atmost(float(R[r]["frozen"]["after"]), float(R[r]["frozen"]["before"]) / 2)
-                    for r in TWO
+                    for r in twos
                 )
             ),
         ),

@@ -9,10 +9,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitbook import bases
-from circuitbook.aunt_sally.forward import Pass, attend, reader
+from circuitbook.aunt_sally.forward import Pass, attend, projected, reader
 from circuitbook.aunt_sally.prompts import Frame
-from circuitbook.aunt_sally.read_side import directions
+from circuitbook.aunt_sally.read_side import directions, offsets
 from circuitbook.cut import Cut, Head
+from circuitbook.expansion.expand import read
 from circuitbook.model import Transformer
 
 
@@ -26,10 +27,10 @@ class Odds(NamedTuple):
 
 
 def odds(model: Transformer, frame: Frame, last: Float[Tensor, "n d_model"]) -> Odds:
-    """Probability, rank and logit of the name, read from the last stream."""
-    logits = last @ model.W_U
+    """Probability, rank and logit of the name, from what the unembedding reads."""
+    logits = model.unembed(last[:, None])[:, 0]
     right = logits.gather(1, frame.answer[:, None])
-    named = (last * directions(model, frame)[1]).sum(-1)
+    named = (last * directions(model, frame)[1]).sum(-1) + offsets(model, frame)[1]
     p = logits.softmax(1)
     female = torch.tensor(frame.female)
     other = (p[:, frame.answer] * (female[:, None] != female)).sum(1)
@@ -48,23 +49,28 @@ def edge_cuts(
     "none".  "key", "query", "value": the writer out of the reader's keys, query or values.
     "turned.i": w R_i out of the keys, w the writer's write, R_i a random rotation: as large, not w.
     "0.g": first-layer head g out of the keys.
+
+    The input becomes x - w before the norm, if there is one, and gets a scale of its own.
     """
     (_, h1), (_, h2) = pair
-    r, attn = reader(model, seen, h2), model.blocks[-1].attn
-    w = seen.writes[:, h1]
+    r, x, w = reader(model, seen, h2), seen.stream, seen.writes[:, h1]
+
+    def of(input: Tensor, into: str) -> Tensor:
+        return projected(model, input, h2, into)
+
     generator = torch.Generator().manual_seed(seed)
     changed = {
         "none": r,
-        "key": r._replace(k=r.k - w @ attn.W_K[h2]),
-        "query": r._replace(q=r.q - w[:, -1] @ attn.W_Q[h2]),
-        "value": r._replace(v=r.v - w @ attn.W_V[h2]),
+        "key": r._replace(k=of(x - w, "k")),
+        "query": r._replace(q=of(x - w, "q")[:, -1]),
+        "value": r._replace(v=of(x - w, "v")),
     }
     for i in range(TURNS):
         R = bases.rotation(w.shape[-1], generator).to(w)
-        changed[f"turned.{i}"] = r._replace(k=r.k - w @ (R @ attn.W_K[h2]))
+        changed[f"turned.{i}"] = r._replace(k=of(x - w @ R, "k"))
     for g in range(model.cfg.n_heads):
         if g != h1:
-            changed[f"0.{g}"] = r._replace(k=r.k - seen.writes[:, g] @ attn.W_K[h2])
+            changed[f"0.{g}"] = r._replace(k=of(x - seen.writes[:, g], "k"))
     return {name: attend(model, new) for name, new in changed.items()}
 
 
@@ -78,8 +84,8 @@ def patched(
     """
     (_, h1), (_, h2) = pair
     r = reader(model, seen, h2)
-    new = (other.writes[:, h1] - seen.writes[:, h1]) @ model.W_K[-1, h2]
-    return attend(model, r._replace(k=r.k + new))
+    x = seen.stream - seen.writes[:, h1] + other.writes[:, h1]
+    return attend(model, r._replace(k=projected(model, x, h2, "k")))
 
 
 def other_reason(pair: tuple[Head, Head], write: Float[Tensor, "n pos d_model"]) -> Cut:
@@ -105,10 +111,17 @@ def other_reason(pair: tuple[Head, Head], write: Float[Tensor, "n pos d_model"])
 def copied(
     model: Transformer, seen: Pass, head: int, key: int
 ) -> tuple[Float[Tensor, "n d_model"], Float[Tensor, "n d_model"]]:
-    """(x0 W_OV, x W_OV) of a last-layer head at a key, as this run had them.
+    """(x0 W_OV, all) of a last-layer head at a key, as this run had them.
 
-    x0 is the token part of the stream x there: what the head copies of the token itself. The second
-    is all that it copies, the first layer's writes included.
+    x0 is the token part of the stream there: what the head copies of the token itself. With a norm
+    it is the part before the scale, which belongs to the whole stream: x0 (W_V centred) W_O. The
+    second is all that the head copies, first-layer writes, position, scale and bias included.
     """
-    W_V, W_O = model.W_V[-1, head], model.W_O[-1, head]
-    return seen.embed[:, key] @ W_V @ W_O, seen.stream[:, key] @ W_V @ W_O
+    norm, W_O = model.blocks[-1].ln1, model.W_O[-1, head]
+    own = read(norm, seen.embed[:, key], scale_one(seen)) @ model.W_V[-1, head]
+    return own @ W_O, projected(model, seen.stream, head, "v")[:, key] @ W_O
+
+
+def scale_one(seen: Pass) -> Tensor | None:
+    """A scale of 1 where there is a norm: its reading without its division."""
+    return None if seen.scales[-1] is None else torch.ones_like(seen.scales[-1][:, 0])

@@ -44,6 +44,18 @@ class Frame(NamedTuple):
         return self.tokens.shape[1] - 1
 
 
+def names() -> list[tuple[str, bool]]:
+    """(name, is female) of every name that is one token, as many women as men, in a fixed order.
+
+    The course's tokenizer has all of them; another one may split some, and those are left out.
+    """
+    tok = tokenizer.load()
+    whole = [x for x in NAMES if len(tok.encode(f" {x[0]}", bos=False)) == 1]
+    both = [[x for x in whole if x[1] is female] for female in (True, False)]
+    n = min(map(len, both))
+    return both[0][:n] + both[1][:n]
+
+
 def title_ids() -> tuple[int, int]:
     """Token ids of " Aunt" and " Uncle"."""
     tok = tokenizer.load()
@@ -51,22 +63,22 @@ def title_ids() -> tuple[int, int]:
 
 
 def frames(texts: tuple[str, ...] = FRAMES) -> list[Frame]:
-    """Every name in every frame, "Aunt" for women and "Uncle" for men.
+    """Every one of `names` in every frame, "Aunt" for women and "Uncle" for men.
 
     Raises ValueError when a frame does not put title, name and title where they are expected.
     """
-    tok, out = tokenizer.load(), []
+    tok, out, people = tokenizer.load(), [], names()
     for text in texts:
         rows = [
             tok.encode(text.format(title=TITLES[not female].strip(), name=name))
-            for name, female in NAMES
+            for name, female in people
         ]
         if len({len(row) for row in rows}) != 1:
             raise ValueError(f"{text!r} is not of one length: a title needs a blank before it")
         tokens = torch.tensor(rows)
-        answer = torch.tensor([tok.token(f" {name}") for name, _ in NAMES])
+        answer = torch.tensor([tok.token(f" {name}") for name, _ in people])
         name_at = int((tokens[0] == answer[0]).nonzero()[0])
-        frame = Frame(tokens, answer, name_at - 1, name_at, [female for _, female in NAMES])
+        frame = Frame(tokens, answer, name_at - 1, name_at, [female for _, female in people])
         title = tokens[:, frame.first]
         if not bool((tokens[:, name_at] == answer).all() and (title == tokens[:, -1]).all()):
             raise ValueError(f"{text!r} does not hold title, name and the same title at the end")
@@ -102,4 +114,4 @@ def rivals(frame: Frame) -> Int[Tensor, "n rival"]:
 
 def row_of(name: str) -> int:
     """The row of every frame that holds this name; ValueError when it is none of the names."""
-    return [known for known, _ in NAMES].index(name)
+    return [known for known, _ in names()].index(name)

@@ -11,49 +11,39 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from circuitbook import cut, spine, tokenizer, zoo
-from circuitbook.aunt_sally import control, prompts, read_side, reason
+from circuitbook import cut, paths, spine, tokenizer, zoo
+from circuitbook.aunt_sally import control, prompts, read_side
 from circuitbook.aunt_sally.claims import claims
 from circuitbook.aunt_sally.forward import Pass, forward, reader
 from circuitbook.aunt_sally.prompts import Frame
+from circuitbook.aunt_sally.sides import mean, ratio, read_numbers, reason_numbers, sally
 from circuitbook.cut import Head
 from circuitbook.model import Transformer
-from circuitbook.probe import clustered_mean
 
 ROLES = ("attn-only-1l", "attn-only-2l", "attn-only-2l-again", "gelu-2l")
-SALLY = prompts.row_of("Sally")
 LEAST = 200  # prompts: the course asks for as many
 
 
-def _mean(values: list[Tensor]) -> list[float]:
-    """[mean, standard error] of one tensor [name] for each frame, clustered by name."""
-    each = torch.cat(values).double()
-    names = torch.arange(len(values[0])).repeat(len(values))
-    return list(clustered_mean(each, names)[:2])
+def roles() -> tuple[str, ...]:
+    """Of ROLES those that today's model set has: no published model was trained twice."""
+    if paths.models() == "course":
+        return ROLES
+    from circuitbook.published import pins
 
-
-def _ratio(top: list[Tensor], bottom: list[Tensor]) -> list[float]:
-    """[mean of top / mean of bottom, its standard error], errors clustered by name.
-
-    A ratio of means: a prompt with a small bottom gets no more weight than others. The error is
-    that of the mean of (top - ratio * bottom) over the mean of bottom (delta method).
-    """
-    below = _mean(bottom)[0]
-    ratio = _mean(top)[0] / below
-    return [ratio, _mean([t - ratio * b for t, b in zip(top, bottom, strict=True)])[1] / abs(below)]
+    return tuple(role for role in ROLES if role in pins.MODELS)
 
 
 def strongest(model: Transformer, frames: list[Frame], passes: list[Pass]) -> Head:
     """The last layer's head with most attention from the last title to the name, on average."""
-    mean = torch.stack([p.patterns[-1][:, :, -1, f.name].mean(0) for f, p in zip(frames, passes)])
-    return model.cfg.n_layers - 1, int(mean.mean(0).argmax())
+    looks = torch.stack([p.patterns[-1][:, :, -1, f.name].mean(0) for f, p in zip(frames, passes)])
+    return model.cfg.n_layers - 1, int(looks.mean(0).argmax())
 
 
 def one_prompt(model: Transformer, frame: Frame, seen: Pass) -> dict[str, Any]:
     """The series' prompt: probability and rank of the name, five best tokens, strongest head."""
-    i, tok = SALLY, tokenizer.load()
+    i, tok = sally(), tokenizer.load()
     odds = control.odds(model, frame, seen.last)
-    p, best = (seen.last[i] @ model.W_U).softmax(-1).topk(5)
+    p, best = model.unembed(seen.last[None, i : i + 1])[0, 0].softmax(-1).topk(5)
     row = seen.patterns[-1][i, :, -1, frame.name]
     head = int(row.argmax())
     return {
@@ -74,7 +64,8 @@ def all_prompts(
     fall: of the mean attention, relative. halved: share of prompts where it falls by half. moved:
     largest change of the head's score at (last title, name). token_part: how many numbers of what
     the head copies of the name's own token differ in the two runs. value: change of all that it
-    copies there, its length over that of the whole.
+    copies there, its length over that of the whole. scale, with a norm only: the largest relative
+    change of the scale that the head divides by at the name.
     """
     out: dict[str, Any] = {}
     raw: dict[str, dict[str, list[Tensor]]] = {}
@@ -94,16 +85,17 @@ def all_prompts(
             "named": [o.named for o in found],
             "other": [o.other for o in found],
         }
-        out[which] = {k: _mean(v) for k, v in raw[which].items()} | {
+        out[which] = {k: mean(v) for k, v in raw[which].items()} | {
             "rank": rank.median(),
             "first": (rank == 1).double().mean(),
         }
         r = [reader(model, p, head[1]) for p in passes[which]]
         s = torch.cat([(x.q * x.k[:, f.name]).sum(-1) for x, f in zip(r, frames)])
         scores[which] = s / model.cfg.d_head**0.5
-    kept, se = _ratio(raw["first"]["attention"], raw["none"]["attention"])
+    kept, se = ratio(raw["first"]["attention"], raw["none"]["attention"])
     own, value = what_is_copied(model, frames, passes, head)
-    return {
+    scale = {} if model.cfg.norm == "none" else {"scale": scale_change(frames, passes)}
+    return scale | {
         "swap": out,
         "raw": raw,
         "passes": passes,
@@ -133,7 +125,16 @@ def what_is_copied(
         differ += int((own != own2).sum())
         moved.append((whole2 - whole).norm(dim=1))
         length.append(whole.norm(dim=1))
-    return differ, _ratio(moved, length)
+    return differ, ratio(moved, length)
+
+
+def scale_change(frames: list[Frame], passes: dict[str, list[Pass]]) -> float:
+    """Largest |s' / s - 1| of the last layer's norm at the name, first title exchanged."""
+    worst = 0.0
+    for f, a, b in zip(frames, passes["none"], passes["first"], strict=True):
+        ratio = b.scales[-1][:, f.name] / a.scales[-1][:, f.name]
+        worst = max(worst, (ratio - 1).abs().max().item())
+    return worst
 
 
 def cuts(
@@ -150,85 +151,7 @@ def cuts(
             row["attention"].append(attention[:, frame.name])
             row["p"].append(found.probability)
             row["named"].append(found.named)
-    return {name: {k: _mean(v) for k, v in row.items()} for name, row in rows.items()}
-
-
-def read_numbers(
-    model: Transformer, frames: list[Frame], passes: list[Pass]
-) -> tuple[dict[str, Any], float]:
-    """(the name's logit by path and by source token, the error of the sum), patterns frozen.
-
-    Logits are "named" (minus the mean of the rivals) or "centred" (minus the mean of all tokens).
-    paths: mean over prompts of what each path brings from the name itself. edges: of the series'
-    prompt, all paths from each token (a graph's edges into the logit). Both of the named logit.
-    largest: share of prompts whose largest edge starts at the name, for each of the two; "last
-    title": whose largest edge into the centred logit starts there.
-    """
-    names, worst = read_side.path_names(model), 0.0
-    from_name, edges, largest = [], None, {}
-    for frame, seen in zip(frames, passes, strict=True):
-        for u, along in zip(read_side.directions(model, frame), ("centred", "named")):
-            each = read_side.paths_to_logit(model, frame.tokens, seen.patterns, u)
-            want = (seen.last * u).sum(-1)
-            worst = max(worst, ((each.sum((1, 2)) - want).abs().max() / want.abs().max()).item())
-            first = (each.sum(1).abs().argmax(1) == frame.name).double()
-            largest.setdefault(along, []).append(first)
-            if along == "centred":
-                last = each.sum(1).abs().argmax(1) == frame.last
-                largest.setdefault("last title", []).append(last.double())
-            if along == "named":
-                from_name.append(each[:, :, frame.name])
-                edges = each[SALLY].sum(0) if edges is None else edges
-    mean = torch.cat(from_name).mean(0)
-    top = mean.abs().argsort(descending=True)[:6].tolist()
-    return {
-        "paths": [[names[i], mean[i]] for i in top],
-        "n": len(names),
-        "edges": edges,
-        "largest": {along: torch.cat(x).mean() for along, x in largest.items()},
-    }, worst
-
-
-def reason_numbers(
-    model: Transformer, frames: list[Frame], passes: list[Pass], head: Head, writer: int | None
-) -> tuple[dict[str, Any], float]:
-    """(the score at (last title, name) by class and by pair of sources, the error of the sum).
-
-    All terms centred over keys. share: of the mean score, through the writer in the key. title: of
-    the mean term (query token, writer in the key), the part from the first title.
-    """
-    total, classes, key, title, asked, matrix, worst = [], [], [], [], [], [], 0.0
-    for frame, seen in zip(frames, passes, strict=True):
-        raw, centred = reason.terms(
-            model, reason.parts(model, frame.tokens, seen), head[1], frame.name
-        )
-        r = reader(model, seen, head[1])
-        s = torch.einsum("ne,nke->nk", r.q, r.k) / model.cfg.d_head**0.5
-        at = s[:, frame.name]
-        for got, want in ((raw, at), (centred, at - s.mean(1))):
-            error = (got.sum((1, 2)) - want).abs().max() / want.abs().max()
-            worst = max(worst, error.item())
-        total.append(centred.sum((1, 2)))
-        classes.append(reason.by_class(centred))
-        matrix.append(centred)
-        if writer is not None:
-            key.append(reason.through_key(centred, writer))
-            each = reason.key_term_by_token(
-                model, frame.tokens, seen.patterns[0][:, writer], (writer, head[1]), frame.name
-            )
-            term = centred[:, 0, reason.DIRECT + writer]
-            worst = max(worst, ((each.sum(1) - term).abs().max() / term.abs().max()).item())
-            title.append(each[:, frame.first])
-            asked.append(term)
-    out: dict[str, Any] = {
-        "score": _mean(total),
-        "classes": {c: _mean([x[c] for x in classes]) for c in reason.CLASSES},
-        "sources": reason.source_names(model),
-        "matrix": torch.cat(matrix).mean(0),
-    }
-    if writer is not None:
-        out |= {"key": _mean(key), "share": _ratio(key, total), "title": _ratio(title, asked)}
-    return out, worst
+    return {name: {k: mean(v) for k, v in row.items()} for name, row in rows.items()}
 
 
 @torch.no_grad()
@@ -243,7 +166,7 @@ def frozen_and_rerun(
     of `edge_cuts` and `patched` from whole runs.
     """
     writer, head = pair
-    k_cut, i = cut.cut_path(model, *pair, "k"), SALLY
+    k_cut, i = cut.cut_path(model, *pair, "k"), sally()
     clean = forward(model, frame.tokens, cut.Cut())
     held = forward(model, frame.tokens, k_cut + cut.freeze_patterns(model, frame.tokens))
     again = forward(model, frame.tokens, k_cut)
@@ -252,7 +175,8 @@ def frozen_and_rerun(
     if model.cfg.attn_only:
         u = read_side.directions(model, frame)[0]
         one, two = (
-            read_side.paths_to_logit(model, frame.tokens, p.patterns, u) for p in (clean, held)
+            read_side.paths_to_logit(model, frame.tokens, p.patterns, u, (p.scales, p.last_scale))
+            for p in (clean, held)
         )
         changed += int((one != two).sum())
     at = (i, head[1], -1, frame.name)
@@ -285,8 +209,8 @@ def study(
     """
     frames = prompts.frames(prompts.FRAMES[:n_frames])
     tok, data, errors = tokenizer.load(), {}, {}
-    roles: dict[str, Any] = {}
-    for role in ROLES:
+    found_roles: dict[str, Any] = {}
+    for role in roles():
         model = zoo.load(role, device="cpu")  # short prompts; the CPU will do
         two = model.cfg.n_layers == 2
         clean = [forward(model, f.tokens) for f in frames]
@@ -295,35 +219,36 @@ def study(
         found = all_prompts(model, frames, clean, head)
         passes = found.pop("passes")
         raw = found.pop("raw")
-        roles[role] = found | {
+        found_roles[role] = found | {
             "head": f"{head[0]}.{head[1]}",
             "prompt": one_prompt(model, frames[0], clean[0]),
             "heads": torch.cat(
                 [p.patterns[-1][:, :, -1, f.name] for f, p in zip(frames, clean)]
             ).mean(0),
         }
-        roles[role]["raw_p"] = raw["none"]["p"]
+        found_roles[role]["raw_p"] = raw["none"]["p"]
         error = {}
         writer = pair[0][1] if pair else None
-        roles[role]["reason"], error["reason"] = reason_numbers(model, frames, clean, head, writer)
+        numbers, error["reason"] = reason_numbers(model, frames, clean, head, writer)
+        found_roles[role]["reason"] = numbers
         if model.cfg.attn_only:
-            roles[role]["read"], error["read"] = read_numbers(model, frames, clean)
+            found_roles[role]["read"], error["read"] = read_numbers(model, frames, clean)
             exact = zoo.load(role, dtype=torch.float64, device="cpu")
             seen = [forward(exact, frames[0].tokens)]
             error["read64"] = read_numbers(exact, frames[:1], seen)[1]
             error["reason64"] = reason_numbers(exact, frames[:1], seen, head, writer)[1]
         if pair:
-            roles[role]["writer"] = f"0.{writer}"
-            roles[role]["cuts"] = cuts(model, frames, passes, pair)
+            found_roles[role]["writer"] = f"0.{writer}"
+            found_roles[role]["cuts"] = cuts(model, frames, passes, pair)
             frozen = frozen_and_rerun(model, frames[0], pair)
             error["shortcut"] = frozen.pop("shortcut")
-            roles[role]["frozen"] = frozen
+            found_roles[role]["frozen"] = frozen
         errors[role] = error
-    raw_p = {role: roles[role].pop("raw_p") for role in ROLES}
-    two_less_one = _mean(
+    raw_p = {role: model.pop("raw_p") for role, model in found_roles.items()}
+    two_less_one = mean(
         [b - a for a, b in zip(raw_p["attn-only-1l"], raw_p["attn-only-2l"], strict=True)]
     )
-    row = frames[0].tokens[SALLY].tolist()
+    row = frames[0].tokens[sally()].tolist()
     data = {
         "tokens": [tok.text(t) for t in row],
         "n": sum(len(f.tokens) for f in frames),
@@ -331,7 +256,7 @@ def study(
         "names": len(frames[0].tokens),
         "places": [[f.first, f.name, f.last] for f in frames],
         "gap": two_less_one,
-        "roles": roles,
+        "roles": found_roles,
     }
     return data, claims(data, errors, least)
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
+from circuitbook.autoencoders import hand, recovery
 from circuitbook.autoencoders.recovery import DIMS, FEATURES, FOUND, IDLE, NEAR
 from circuitbook.claims import all_of, atleast, atmost, bound, claim, close
 
@@ -19,6 +20,14 @@ ASKED = {"median": 0.98, "mended lanes": 0.9}
 
 def _plain(values: Any) -> list[float]:
     return [float(v) for v in values]
+
+
+def study(
+    plan: recovery.Plan, match: recovery.Match, naive: hand.Naive
+) -> tuple[dict[str, Any], list[dict]]:
+    """(data, claims) of the toy half; see `recovery.study`."""
+    data = recovery.study(plan, match, naive)
+    return data, claims(data)
 
 
 def claims(d: Mapping[str, Any]) -> list[dict]:

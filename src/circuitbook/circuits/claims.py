@@ -1,10 +1,10 @@
-"""What chapter 11 claims about planted circuits and about the course's own pair."""
+"""What chapter 11 claims about planted circuits, and about the pair of the two-layer model."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from circuitbook.claims import all_of, atleast, atmost, claim, equal
+from circuitbook.claims import all_of, atleast, atmost, claim, course_only, equal
 
 NOTHING = 0.05  # of the weakest known edge: what no other edge may reach
 MOST = 0.95
@@ -12,7 +12,11 @@ MOST = 0.95
 
 def claims(d: dict[str, Any]) -> list[dict]:
     """d: what `controls.study` ("planted") and `course_pair.study` ("course_pair") gave."""
-    return [*_planted(d["planted"]), *_pair(d["course_pair"]), *_survival(d["moves"])]
+    return [
+        *course_only(_planted(d["planted"])),
+        *_pair(d["course_pair"]),
+        *course_only(_survival(d["moves"])),
+    ]
 
 
 def _worst(models: dict[str, Any], kind: str) -> float:

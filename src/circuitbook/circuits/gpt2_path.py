@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from circuitbook import fold, probe, scan
+from circuitbook import fold, paths, probe, scan, zoo
 from circuitbook.circuits import ablation, direct, faithful, patching
 from circuitbook.circuits.gpt2 import Gpt2Error, find_gpt2, load_gpt2
 from circuitbook.circuits.gpt2_prompts import (
@@ -34,17 +34,19 @@ from circuitbook.circuits.gpt2_prompts import (
     Batch,
     local_encoder,
     name_batch,
+    single_tokens,
     year_batch,
 )
 from circuitbook.circuits.metrics import Metric, logit_difference
 from circuitbook.circuits.nodes import MLP, Node, masks, nodes_of, random_masks
 from circuitbook.cut import Head, cut_path, run
 from circuitbook.model import Transformer
+from circuitbook.published import fetch, pins
 from circuitbook.series.reference import entries
 from circuitbook.stream import heads_of
 from circuitbook.tasks.years import year_gap
 
-END_OF_TEXT = 50256  # <|endoftext|>, which opens a text
+END_OF_TEXT = "<|endoftext|>"  # opens a text; one token, 50256 in GPT-2 itself
 Circuits = Mapping[str, Sequence[Node]]
 
 
@@ -104,6 +106,7 @@ def _asked(
     others = others | masks(model, [fixed])
     return {
         "model": F.of(nodes_of(model)),
+        "preferred": (F.per_prompt(masks(model, [nodes_of(model)])) > 0).double().mean().item(),
         "nothing": F.of([]),
         "circuit": {name: F.of(nodes) for name, nodes in circuits.items()},
         "random": F(others).tolist(),
@@ -187,21 +190,25 @@ def published_study(
 ) -> dict[str, Any]:
     """The path on the published weights when they are on this machine; else what is needed.
 
+    With MODELS=published they are fetched if need be; otherwise only the disk is asked.
+
     n prompts in all, in equal parts from the four name templates (IO first and S first), with the
     two year templates beside them. Each part has its own means; all have the same random sets. The
     numbers are means over the parts.
     """
-    where = find_gpt2(folder)
+    published = folder is None and paths.models() == "published"
+    where = fetch.folder(pins.MODELS["gpt2"]) if published else find_gpt2(folder)
     if where is None:
         try:
             load_gpt2()
         except Gpt2Error as error:
             return {"there": False, "needs": str(error)}
     encode, rng = local_encoder(where), np.random.default_rng(seed)
-    model, parts = fold.process(load_gpt2(where)), []
+    start = single_tokens(encode, [END_OF_TEXT])
+    model, parts = zoo.load("gpt2") if published else fold.process(load_gpt2(where)), []
     for k in range(len(NAME_TEMPLATES)):
         names, years = (
-            make(encode, max(2, n // len(NAME_TEMPLATES)), rng, k % many, start=[END_OF_TEXT])
+            make(encode, max(2, n // len(NAME_TEMPLATES)), rng, k % many, start=start)
             for make, many in (
                 (name_batch, len(NAME_TEMPLATES)),
                 (year_batch, len(YEAR_TEMPLATES)),
@@ -225,13 +232,14 @@ def mean_of(parts: Sequence[Any]) -> Any:
 
 
 def induction_row(
-    model: Transformer, words: torch.Tensor, n: int = 8, *, bos: int = 0, others: int = 5
+    model: Transformer, words: torch.Tensor, n: int = 8, *, bos: int | None = None, others: int = 5
 ) -> dict[str, Any]:
     """One model's induction: the head that matches prefixes best, its copying, and a K-cut.
 
     The K-cut (zero) removes the best previous-token head's write from the key input of that head,
     direct edge only; "other cuts" are the same cut of up to `others` other heads of earlier layers,
-    evenly spaced. Scores are means over n sequences (words: ids to draw from).
+    evenly spaced. Scores are means over n sequences (words: ids to draw from; bos: what opens them,
+    the start token of today's model set unless given).
     """
     batch = probe.repeated_batch(words, n, bos=bos, generator=torch.Generator().manual_seed(0))
     tokens = batch.tokens.to(model.W_E.device)

@@ -3,6 +3,11 @@
 In a basis G of the stream W_OV becomes G^-1 W_OV G and W_QK becomes G^-1 W_QK G^-T. Writer and
 reader still meet as G G^-1, so the model does what it did. Frobenius norms count entries, and those
 move.
+
+That is for models without norm. LayerNorm reads the stream's mean apart and divides by its length:
+the only G that keep the function are turns about the all-ones direction (see `gauge.free_change`),
+and a turn keeps every Frobenius norm. So there the score has coordinates to stand in, given by the
+norm; whether they are the right ones for a size is another question.
 """
 
 from __future__ import annotations
@@ -14,7 +19,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitbook import bases, compose, gauge
+from circuitbook import bases, compose, corpus, gauge, paths, spine, zoo
+from circuitbook.claims import all_of, atmost, bound
 from circuitbook.composition import bilinear, edges
 from circuitbook.composition.bilinear import DIRECT
 from circuitbook.composition.pairs import Thin, reader, scores, virtual_eigenvalue_score, writer
@@ -95,12 +101,13 @@ def box_numbers(
 ) -> dict[str, Tensor]:
     """What people print about a pair (writer, reader), for one window, W_U as it is.
 
-    `key_shift` is added to every key of the reader: a constant for each query.
+    `key_shift` is added to every key of the reader: a constant for each query. With a norm the cuts
+    of this box hold the scale of the reader's input.
     """
     h1, h2 = pair
     eigenvalue = virtual_eigenvalue_score(model, h1, h2)
     window = bilinear.take_apart(model, tokens)
-    r, w = edges.readers(model, window), window.parts[DIRECT + h1]
+    r, w = edges.readers(model, window), bilinear.reads(model, window)[DIRECT + h1]
     shift = 0.0 if key_shift is None else key_shift.to(r.k)
     score = r.q[h2] @ (r.k[h2] + shift).mT / model.cfg.d_head**0.5
     part = r.q[h2] @ (w @ model.W_K[1, h2]).mT / model.cfg.d_head**0.5
@@ -111,7 +118,7 @@ def box_numbers(
     moved, W_O = pattern - after, model.W_O[1, h2]
     last = r.last - r.write[h2] + pattern @ r.v[h2] @ W_O  # with this pattern, shifted or not
     silent = last - pattern @ (w @ model.W_V[1, h2]) @ W_O  # the V-cut
-    logits, less = model.unembed(torch.stack([last, silent]))
+    logits, less = model.unembed(model.ln_final(torch.stack([last, silent])))
     return {
         "logits": logits,
         "probabilities": logits.softmax(-1),
@@ -133,9 +140,15 @@ def survival(
     rotated: Callable[..., Tensor],
     seed: int = 0,
 ) -> dict[str, dict[str, float]]:
-    """change of the weights -> quantity -> movement, of the largest value. For float64."""
+    """change of the weights -> quantity -> movement, of the largest value. For float64.
+
+    G: `stretch` against the pair; with LayerNorm a random turn about the all-ones direction.
+    """
     generator, d = torch.Generator().manual_seed(seed), model.cfg
-    G = torch.diag(stretch(writer(model, pair[0]), reader(model, pair[1], "k")))
+    if d.norm == "none":
+        G = torch.diag(stretch(writer(model, pair[0]), reader(model, pair[1], "k")))
+    else:
+        G = gauge.free_change(model, torch.Generator().manual_seed(seed + 1))
     R = gauge.invertible(d.d_head, d.d_head, generator=generator)
     c = torch.randn(d.d_model, generator=generator).to(model.W_E) * model.W_U.std()
     k0 = torch.randn(d.d_head, generator=generator)
@@ -148,3 +161,46 @@ def survival(
     new = {k: box_numbers(m, tokens, pair, rotated) for k, m in changed.items()}
     new["constant per query"] = box_numbers(model, tokens, pair, rotated, k0)
     return {change: gauge.movement(old, numbers) for change, numbers in new.items()}
+
+
+def criticism(windows: int) -> dict[str, Any]:
+    """`other_coordinates` of the course's own two-layer model, which has no norm; and its "pair".
+
+    In the course's model set, whatever MODELS says: no such coordinates exist with LayerNorm.
+    """
+    with paths.model_set("course"):
+        model = zoo.load("attn-only-2l")
+        (_, h1), (_, h2) = spine.heads_pair(model)
+        tokens = torch.from_numpy(corpus.heldout_windows(windows).tokens[:1, :64]).to(
+            model.W_E.device
+        )
+        exact = zoo.load("attn-only-2l", dtype=torch.float64)
+        return other_coordinates(exact, tokens, (h1, h2)) | {"pair": (h1, h2)}
+
+
+def stream_claim(
+    G: dict[str, float], eigenvalue: float, before: Any, after: Any | None
+) -> dict[str, Any]:
+    """What may be said of the pair under a change of the stream's coordinates: text, values, holds.
+
+    G: its row of `survival`. before, after: the K-score; after is None with LayerNorm, where G is a
+    turn and the score stays.
+    """
+    kept = ("logits", "effect of the K-cut on the pattern", "eigenvalue score of the virtual table")
+    largest = max(G[name] for name in kept)
+    values = {"eigen": eigenvalue, "limit": 1e-6, "before": before}
+    if after is None:
+        text = (
+            "LayerNorm allows no more than to turn the stream about the all-ones direction. A turn "
+            "keeps the logits, the cut's effect, the eigenvalue score ({eigen:.4f}) and the K-score"
+            " of the pair, {before:.3f}, within {limit:g}."
+        )
+        holds = bound(max(largest, G["K-composition score"]), 1e-6)
+        return {"text": text, "values": values, "holds": holds}
+    text = (
+        "New stream coordinates (diagonal, entries one or ten) keep the logits, the cut's effect "
+        "and the eigenvalue score ({eigen:.4f}) within {limit:g}. They take the K-score of the pair"
+        " from {before:.3f} to {value:.3f}."
+    )
+    holds = all_of(bound(largest, 1e-6), atmost(after / before, 0.7))
+    return {"text": text, "values": values | {"value": after}, "holds": holds}

@@ -2,7 +2,8 @@
 
 Only the reader changes when one edge is cut, and in a two-layer attention-only model nobody reads
 the reader. So a cut needs one head's pattern and write again, and one last stream: no model is run.
-`cut.cut_path` says the same slowly; tests compare them.
+`cut.cut_path` says the same slowly; tests compare them. With a norm the cut is before it, and its
+scale is computed again for the input that was cut, as the final one is for the last stream.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ INPUTS = ("q", "k", "v")
 
 
 class Readers(NamedTuple):
-    """What the second layer's heads read and write in one window."""
+    """What the second layer's heads read and write in one window; `last` is before any norm."""
 
     q: Float[Tensor, "head pos d_head"]
     k: Float[Tensor, "head pos d_head"]
@@ -38,12 +39,15 @@ class Readers(NamedTuple):
 @torch.no_grad()
 def readers(model: Transformer, window: Window) -> Readers:
     """The second layer in a window that is taken apart: the model's own numbers, up to rounding."""
-    stream, position = window.parts.sum(0), window.parts[1]
-    q, k = (torch.einsum("pd,hde->hpe", stream, W[1]) for W in (model.W_Q, model.W_K))
-    v = torch.einsum("pd,hde->hpe", stream - position, model.W_V[1])
+    stream, norm, attn = window.parts.sum(0), model.blocks[1].ln1, model.blocks[1].attn
+    q, k = (bilinear.side(norm(stream), attn, name) for name in "QK")
+    if model.cfg.positions == "shortformer":  # positions are for queries and keys only
+        stream = stream - window.parts[1]
+    v = bilinear.side(norm(stream), attn, "V")
     pattern = causal(q @ k.mT / model.cfg.d_head**0.5)
-    write = pattern @ v @ model.W_O[1]
-    return Readers(q, k, v, pattern, write, stream - position + write.sum(0))
+    write = pattern @ v @ attn.W_O
+    last = stream + write.sum(0)
+    return Readers(q, k, v, pattern, write, last if attn.b_O is None else last + attn.b_O)
 
 
 class Change(NamedTuple):
@@ -59,28 +63,31 @@ def cuts(
     model: Transformer, window: Window, r: Readers, edges: list[tuple[int, int, str]] | None = None
 ) -> Iterator[Change]:
     """The reader after x - w in one input, w the writer's write (zero cut, direct edge only)."""
-    heads = range(model.cfg.n_heads)
-    scale = model.cfg.d_head**-0.5
+    heads, attn, x = range(model.cfg.n_heads), model.blocks[1].attn, window.parts.sum(0)
+    scale, lost = model.cfg.d_head**-0.5, {}
     for h1, h2, into in edges or [(a, b, c) for c in INPUTS for b in heads for a in heads]:
-        w, q, k, v = window.parts[DIRECT + h1], r.q[h2], r.k[h2], r.v[h2]
-        pattern = r.pattern[h2]
+        if h1 not in lost:  # by how much what is read changes: -w, or what the norm makes of x - w
+            w, norm = window.parts[DIRECT + h1], model.blocks[1].ln1
+            lost[h1] = w if window.scale is None else norm(x) - norm(x - w)
+        q, k, v, pattern = r.q[h2], r.k[h2], r.v[h2], r.pattern[h2]
         if into == "v":
-            v = v - w @ model.W_V[1, h2]
+            v = v - lost[h1] @ attn.W_V[h2]
         else:
-            q = q - w @ model.W_Q[1, h2] if into == "q" else q
-            k = k - w @ model.W_K[1, h2] if into == "k" else k
+            q = q - lost[h1] @ attn.W_Q[h2] if into == "q" else q
+            k = k - lost[h1] @ attn.W_K[h2] if into == "k" else k
             pattern = causal(q @ k.mT * scale)
-        yield Change((h1, h2, into), pattern, pattern @ v @ model.W_O[1, h2])
+        yield Change((h1, h2, into), pattern, pattern @ v @ attn.W_O[h2])
 
 
 def visible(model: Transformer, window: Window, r: Readers, edge: tuple) -> tuple[float, float]:
     """(spread over keys, share of its mean square that varies over keys) of an edge's score term.
 
     The term is what the cut takes out of the score: w W_Q k^T or q (w W_K)^T over sqrt(d_head).
-    What does not vary over the keys of a query cannot reach the pattern.
+    What does not vary over the keys of a query cannot reach the pattern. With a norm the term is
+    read at the frozen scale, which the cut itself recomputes.
     """
     h1, h2, into = edge
-    w = window.parts[DIRECT + h1]
+    w = bilinear.reads(model, window)[DIRECT + h1]
     if into == "q":
         table = (w @ model.W_Q[1, h2]) @ r.k[h2].mT
     else:
@@ -125,7 +132,7 @@ def all_effects(
             return window_loss(model, pair, both).mean().double().cpu()
 
         clean[i] = loss_of(r.last)
-        write[i] = window.parts[DIRECT:].square().sum(-1).mean(-1).sqrt().cpu()
+        write[i] = window.parts[DIRECT : DIRECT + n].square().sum(-1).mean(-1).sqrt().cpu()
         for h in range(n):
             reader[i, h] = loss_of(r.last - r.write[h])
         for c in cuts(model, window, r):

@@ -18,6 +18,7 @@ from circuitbook import compose, cut, gauge, probe, scan, spine
 from circuitbook.composition import bilinear, edges
 from circuitbook.composition.bilinear import DIRECT
 from circuitbook.curves import Bench
+from circuitbook.expansion import expand
 from circuitbook.model import Transformer
 from circuitbook.stream import window_loss
 
@@ -207,13 +208,13 @@ def local_changes(
 def slow_error(
     model: Transformer, tokens: Int[Tensor, " pos"], some: list[tuple[int, int, str]]
 ) -> float:
-    """The largest error of `edges.cuts` against a run under `cut.cut_path`."""
+    """The largest error of `edges.cuts` against a run under `cut.cut_path`, scales recomputed."""
     window = bilinear.take_apart(model, tokens)
     r, worst = edges.readers(model, window), 0.0
     for c in edges.cuts(model, window, r, some):
         h1, h2, into = c.edge
         want = cut.run(model, tokens[None], cut.cut_path(model, (0, h1), (1, h2), into))[0][0]
-        got = model.unembed((r.last + c.write - r.write[h2])[None])[0]
+        got = model.unembed(model.ln_final((r.last + c.write - r.write[h2])[None]))[0]
         worst = max(worst, ((got - want).abs().max() / want.abs().max()).item())
     return worst
 
@@ -222,13 +223,22 @@ def slow_error(
 def virtual_head_error(
     model: Transformer, tokens: Int[Tensor, " pos"], pair: tuple[int, int]
 ) -> float:
-    """max |logit change of the V-cut + A2 A1 X W_OV1 W_OV2 W_U| over the term's largest entry."""
+    """max |logit change of the V-cut + A2 A1 X W_OV1 W_OV2 W_U| over the term's largest entry.
+
+    With a norm all scales are held during the cut, and the term is read at them.
+    """
     h1, h2 = pair
+    ran = expand.record(model, tokens[None])
     window = bilinear.take_apart(model, tokens)
-    mixed = edges.readers(model, window).pattern[h2] @ window.patterns[h1]  # A2 A1
-    moved = model.W_E[tokens] @ model.W_V[0, h1] @ model.W_O[0, h1]
-    virtual = mixed @ (moved @ model.W_V[1, h2]) @ model.W_O[1, h2] @ model.W_U
-    change = cut.logit_change(model, tokens[None], cut.cut_path(model, (0, h1), (1, h2), "v"))[0]
+    first, second = model.blocks[0], model.blocks[1]
+    x = sum(s for _, layer, s in expand.sources(model, tokens[None], ran) if layer == 0)
+    moved = expand.read(first.ln1, x, ran.scales[0])[0] @ first.attn.W_V[h1] @ first.attn.W_O[h1]
+    write = expand.read(second.ln1, window.patterns[h1] @ moved, window.scale)
+    A2 = edges.readers(model, window).pattern[h2]
+    virtual = A2 @ (write @ second.attn.W_V[h2]) @ second.attn.W_O[h2]
+    virtual = expand.logits(model, virtual[None], ran)[0]
+    held = cut.cut_path(model, (0, h1), (1, h2), "v") + expand.hold_scales(model, ran)
+    change = cut.logit_change(model, tokens[None], held)[0]
     return ((change + virtual).abs().max() / virtual.abs().max()).item()
 
 

@@ -2,11 +2,14 @@
 
 Directions are what earlier components wrote, and random vectors as long at every position. First
 order: `attention_jacobian.routes`. The finite change beside it: the same edge cut, as in
-chapter 06.
+chapter 06. With a norm its scale answers in both, and a head is linear in its values only while
+that scale is held: the same comparison is made at this level too. Logits are read through the final
+norm at the scale of the whole prompt (held).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -16,10 +19,18 @@ from torch import Tensor
 from circuitbook import corpus, cut, probe, spine, zoo
 from circuitbook.bases import relative_change
 from circuitbook.claims import all_of, atleast, bound, claim
-from circuitbook.conditional.attention_jacobian import ROUTES, heads_write, routes, weights
+from circuitbook.conditional.attention_jacobian import ROUTES, heads_write, read, routes, weights
+from circuitbook.conditional.methods_claims import part
 from circuitbook.curves import Bench
 from circuitbook.model import Transformer
-from circuitbook.stream import components, head_name, layer_of
+from circuitbook.stream import (
+    components,
+    final_scale,
+    head_name,
+    last_logits_only,
+    layer_of,
+    read_through,
+)
 
 LIMITS = {"float32": 1e-5, "float64": 1e-10}
 MODELS = ("attn-only-2l", "gelu-2l")
@@ -31,7 +42,8 @@ def directions(
     """(the stream entering a layer, what each earlier component wrote into it)."""
     parts = components(model, tokens)
     below = parts.below(layer)
-    names = [n for n in parts.writes if n == "embedding" or layer_of(n) < layer]
+    bottom = ("embedding", "position")
+    names = [n for n in parts.writes if n in bottom or layer_of(n) < layer]
     return below, {n: parts.writes[n] for n in names}
 
 
@@ -51,10 +63,14 @@ def next_token(
 ) -> Float[Tensor, "batch pos d_model"]:
     """u_i: the unembedding of the token after position i, minus the mean over the vocabulary.
 
-    w_i . u_i is what a write adds directly to the centred logit of the next token. Zero at the end.
+    w_i . u_i is what a write adds directly to the centred logit of the next token, read through the
+    final norm at this run's scale (held) where there is one. Zero at the end.
     """
-    columns = (model.W_U - model.W_U.mean(-1, keepdim=True)).T[tokens[:, 1:]]
-    return torch.cat([columns, torch.zeros_like(columns[:, :1])], 1)
+    columns = model.W_U.T[tokens[:, 1:]] - model.W_U.mean(-1)
+    u = torch.cat([columns, torch.zeros_like(columns[:, :1])], 1)
+    if model.cfg.norm == "none":
+        return u
+    return read_through(model, u, final_scale(model, components(model, tokens).last))
 
 
 @torch.no_grad()
@@ -81,7 +97,7 @@ def table(
     out = {}
     for name, write in writes.items():
         for label, dx in ((name, write), (f"random as {name}", like(write, generator))):
-            found = routes(x, dx, place, w)
+            found = routes(*read(model, layer, x, dx), place, w)
             out[label] = {
                 "size": torch.stack([rms(y) for y in found]),
                 "missed": rms(found.missed()) / rms(found.total()),
@@ -98,6 +114,7 @@ class PairRoutes(NamedTuple):
     routes: dict[str, Float[Tensor, " n"]]  # first order, for the whole write
     cut: dict[str, Float[Tensor, " n"]]  # what removing it from that input alone takes away
     others: dict[str, dict[str, Tensor]]  # first order, other heads' writes made as long
+    held: dict[str, Tensor]  # first order and cut along values, the norm's scale held; no norm: {}
 
 
 @torch.no_grad()
@@ -120,27 +137,41 @@ def pair_routes(
     at = batch.second[:, :-1].to(tokens.device)  # each predicts the block's next token
     rows = torch.arange(len(tokens), device=tokens.device)[:, None]
 
-    def read(y: Tensor) -> Tensor:
+    def logit(y: Tensor) -> Tensor:
         return (y * u).sum(-1)[rows, at].mean(-1)
 
     write = writes[head_name(writer)]
 
-    def first_order(dx: Tensor) -> dict[str, Tensor]:
-        return dict(zip(ROUTES, (read(y[:, 0]) for y in routes(x, dx, place, w)), strict=True))
+    def first_order(dx: Tensor, scale_held: bool = False) -> dict[str, Tensor]:
+        found = routes(*read(model, reader[0], x, dx, scale_held=scale_held), place, w)
+        return dict(zip(ROUTES, (logit(y[:, 0]) for y in found), strict=True))
 
     long = write.norm(dim=-1, keepdim=True)
     rivals = {n: dx for n, dx in writes.items() if n.startswith("head") and dx is not write}
     name = f"blocks.{reader[0]}.attn.hook_result"
 
     def effect(change: cut.Cut | None) -> Tensor:
-        return read(cut.run(model, tokens, change, [name])[1][name][:, :, reader[1]])
+        with last_logits_only(model):
+            return logit(cut.run(model, tokens, change, [name])[1][name][:, :, reader[1]])
 
-    clean = effect(None)
+    clean, held = effect(None), {}
+    if model.cfg.norm != "none":
+        hold = cut.Cut(((f"blocks.{reader[0]}.ln1.hook_scale", _same(model, reader[0], x)),))
+        gone = effect(cut.cut_path(model, writer, reader, "v") + hold)
+        held = {"value": first_order(write, True)["value"], "cut": clean - gone}
     return PairRoutes(
         first_order(write),
         {r: clean - effect(cut.cut_path(model, writer, reader, r[0])) for r in ROUTES},
         {n: first_order(dx / dx.norm(dim=-1, keepdim=True) * long) for n, dx in rivals.items()},
+        held,
     )
+
+
+def _same(model: Transformer, layer: int, x: Tensor) -> Callable:
+    # Hook: the scale of this layer's norm stays that of the stream x, for every head's input.
+    centred = x - x.mean(-1, keepdim=True)
+    s = (centred.square().mean(-1, keepdim=True) + model.blocks[layer].ln1.eps).sqrt()
+    return lambda scale, hook: s[:, :, None].expand_as(scale)
 
 
 # ---------------------------------------------------------------- the study
@@ -150,8 +181,9 @@ def identity_error(model: Transformer, tokens: Int[Tensor, "batch pos"], layer: 
     """max |value + query + key - forward-mode derivative| over its largest entry, all heads."""
     x, writes = directions(model, tokens, layer)
     dx, w, place = writes["embedding"], weights(model, layer), located(model, tokens)
-    _, whole = torch.func.jvp(lambda y: heads_write(y, place, w), (x,), (dx,))
-    return relative_change(whole, routes(x, dx, place, w).total())
+    norm = model.blocks[layer].ln1
+    _, whole = torch.func.jvp(lambda y: heads_write(norm(y), place, w), (x,), (dx,))
+    return relative_change(whole, routes(*read(model, layer, x, dx), place, w).total())
 
 
 def study(
@@ -189,7 +221,8 @@ def _summary(found: PairRoutes) -> dict[str, dict]:
         return {k: [x.mean().item(), x.std().item() / len(x) ** 0.5] for k, x in values.items()}
 
     others = {name: of(values) for name, values in found.others.items()}
-    return {"routes": of(found.routes), "cut": of(found.cut), "others": others}
+    out = {"routes": of(found.routes), "cut": of(found.cut), "others": others}
+    return out | ({"scale held": of(found.held)} if found.held else {})
 
 
 def claims(d: dict[str, Any]) -> list[dict]:
@@ -232,6 +265,13 @@ def claims(d: dict[str, Any]) -> list[dict]:
         other = max(abs(x[0]) for row in others.values() for x in row.values())
         cut_rest = max(abs(gone[k][0]) for k in ("value", "query"))
         names = {"writer": m["pair"][0], "reader": m["pair"][1]}
+        linear, more = (first["value"], gone["value"]), ""
+        if "scale held" in m["routes"]:
+            linear = tuple(m["routes"]["scale held"][k] for k in ("value", "cut"))
+            more = (
+                " The scale of the norm that it reads through is held in both. Where the scale "
+                "answers, first order says {rate:.2f} and the cut {free:.2f}."
+            )
         made += [
             claim(
                 f"attnjac.pair_key_{word}",
@@ -261,17 +301,19 @@ def claims(d: dict[str, Any]) -> list[dict]:
                 values=names
                 | {
                     "cut": gone["key"][0], "se": gone["key"][1], "query": gone["query"][0],
-                    "value": gone["value"][0], "times": first["key"][0] / gone["key"][0],
+                    "value": gone["value"][0], "times": part(first["key"], gone["key"]),
                 },
                 holds=atleast(gone["key"][0], 2 * cut_rest),
             ),
             claim(
                 f"attnjac.value_is_linear_{word}",
                 "Along the values of {reader} in `" + role + "` first order and the cut are the "
-                "same number, within {limit} logits: a head is linear in its values.",
+                "same number, within {limit} logits: a head is linear in its values." + more,
                 label="identity",
-                values=names | {"limit": "1e-4"},
-                holds=bound(first["value"][0] - gone["value"][0], 1e-4),
+                values=names
+                | {"limit": "1e-4"}
+                | ({"rate": first["value"][0], "free": gone["value"][0]} if more else {}),
+                holds=bound(linear[0][0] - linear[1][0], 1e-4),
             ),
         ]  # fmt: skip
     return made

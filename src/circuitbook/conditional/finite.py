@@ -77,7 +77,7 @@ def integral(
 
 
 def rows(mlp: nn.Module) -> Callable[[Tensor], Tensor]:
-    """An MLP of the model as a map of rows [m, d_model] -> [m, d_model]."""
+    """An MLP of the model as a map of rows [m, d_model] -> [m, d_model]; `of_stream`'s too."""
     return lambda x: mlp(x[None])[0]
 
 
@@ -116,6 +116,7 @@ def state_pairs(
 ) -> tuple[Float[Tensor, "n d_model"], Float[Tensor, "n d_model"]]:
     """n pairs of states that the last MLP reads, each pair from two documents of held-out text.
 
+    States of the stream: a norm before the MLP is not applied (see `operators.of_stream`).
     One position of each window, drawn by the seed. In the model's dtype.
     """
     windows = corpus.heldout_windows(2 * n, length=length, seed=seed)
@@ -142,7 +143,8 @@ def along(
 ) -> tuple[Float[Tensor, " row"], Float[Tensor, " row"]]:
     """(F, dF/dt) of a run whose embeddings are mixed: E(tokens) + t (E(others) - E(tokens)).
 
-    which: the prompt of each row. Everything above the embeddings is computed again at each t.
+    which: the prompt of each row. Everything above the embeddings is computed again at each t;
+    positions, in the stream or not, stay where they are.
     """
     e0, e1 = (model.W_E[x.to(model.W_E.device)[which]] for x in (tokens, others))
     x = torch.lerp(e0, e1, t.to(e0)[:, None, None])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from circuitbook.claims import all_of, atleast, atmost, between, bound, claim
+from circuitbook.conditional.own import marked, told
 
 EXACT, CURVED, RADIAL = 1e-9, 1e-6, 1e-12  # limits of identities in float64
 # Allowed falls of the error at a doubling: order 2 gives 4, order 1 gives 2 on average, since
@@ -33,7 +34,9 @@ def kept(d: dict[str, Any]) -> dict[str, Any]:
 
 def claims(d: dict[str, Any]) -> list[dict]:
     """All claims, from the data before `kept`."""
-    return [*_order(d), *_jumps(d), *_radial(d)]
+    jumps = _jumps(d)
+    only = ("finite.order_kinks", *(c["id"] for c in jumps))
+    return marked([*_order(d), *jumps, *_radial(d)], *only)
 
 
 def _order(d: dict[str, Any]) -> list[dict]:
@@ -44,7 +47,8 @@ def _order(d: dict[str, Any]) -> list[dict]:
             "finite.order_smooth",
             "Between two states of held-out text the midpoint rule's error falls by {gelu:.2f} at "
             "each doubling of the steps in the MLP of `gelu-1l` and by {swiglu:.2f} in that of "
-            "`swiglu-1l`. {low} to {high} were allowed; second order gives {four}.",
+            "`swiglu-1l`. {low} to {high} were allowed; second order gives {four}."
+            + told("swiglu-1l"),
             label="measurement",
             values={"gelu": fall["gelu-1l"], "swiglu": fall["swiglu-1l"], "low": SECOND[0],
                     "high": SECOND[1], "four": 4},
@@ -79,7 +83,8 @@ def _jumps(d: dict[str, Any]) -> list[dict]:
             "states of text. The change minus the integral, taken piece by piece, is the sum of "
             "the jumps, the weight times the two experts' difference, to {limit} in float64.",
             label="identity",
-            values={"n": sum(e["crossings"]), "lines": d["pairs"], "limit": f"{EXACT:.0e}"},
+            values={"n": sum(e["crossings"]), "lines": len(e["crossings"]),
+                    "limit": f"{EXACT:.0e}"},
             holds=all_of(bound(e["gap"], EXACT), atleast(e["crossed"], 1)),
         ),
         claim(

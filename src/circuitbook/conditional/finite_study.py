@@ -8,13 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from circuitbook import zoo
+from circuitbook import paths, zoo
 from circuitbook.conditional import finite, jumps, radial
 from circuitbook.conditional.finite_claims import claims, kept
 from circuitbook.conditional.methods_study import broken_match, logit_of, two_texts
+from circuitbook.conditional.operators import of_stream
+from circuitbook.conditional.own import set_of, size
 from circuitbook.model import Transformer
 
 SMOOTH, KINKED = ("gelu-1l", "swiglu-1l"), ("relu-1l",)
+OURS = 8  # pairs for the course's roles where the others are published ones
 DOUBLINGS = (16, 32, 64, 128)  # where the order is read
 
 
@@ -30,21 +33,28 @@ def study(
     """(data, claims). path_integral(f, x0, x1, steps): the midpoint rule, as the lesson teaches it.
 
     States are what trained MLPs read in held-out text; each line goes from a state of one document
-    to a state of another. float64, but the whole models (float32).
+    to a state of another. float64, but the whole models (float32). A norm before an MLP belongs to
+    the map. Roles without a published counterpart are those of the course in either model set.
     """
-    roles = (*SMOOTH, *KINKED)
-    blocks = {role: one_block(role, path_integral, pairs, steps, seed) for role in roles}
+    blocks, lines, texts = {}, size(pairs, OURS), size(prompts, OURS)
+    for role in (*SMOOTH, *KINKED):
+        with set_of(role):
+            n = pairs if role == "gelu-1l" else lines
+            blocks[role] = one_block(role, path_integral, n, steps, seed)
+    with paths.model_set("course"):
+        experts = mixture(path_integral, lines, steps, seed)
+        crossed = whole_experts(texts, seed)
     d = {
         "steps": list(steps),
         "pairs": pairs,
         "blocks": blocks,
-        "experts": mixture(path_integral, pairs, steps, seed),
+        "experts": experts,
         "whole": {
             role: whole(zoo.load(role), prompts, whole_steps, seed)
             for role in ("attn-only-2l", "gelu-2l")
         },
         "whole_steps": list(whole_steps),
-        "whole_experts": whole_experts(prompts, seed),
+        "whole_experts": crossed,
         "radial": radial.table(seed),
         "radial_trained": radial_trained(min(pairs, 4), seed),
     }
@@ -56,7 +66,7 @@ def one_block(
 ) -> dict[str, Any]:
     """Mean relative error of the midpoint rule by number of steps, for one model's MLP."""
     model = zoo.load(role, dtype=torch.float64, device="cpu")
-    f = finite.rows(model.blocks[-1].mlp)
+    f = finite.rows(of_stream(model.blocks[-1]))
     x0, x1 = finite.state_pairs(model, pairs, seed)
     errors = finite.errors(f, x0, x1, steps, path_integral)
     return {"errors": errors, "fall": _fall(errors, steps)}
@@ -171,13 +181,16 @@ def whole_experts(prompts: int, seed: int, panels: int = 2) -> dict[str, Any]:
 
 
 def radial_trained(n: int, seed: int) -> dict[str, float]:
-    """|J_bar - B| / |B| at n states of `gelu-1l` in text: biases left in place, and as a row."""
+    """|J_bar - B| / |B| at n states of `gelu-1l` in text: biases left in place, and as a row.
+
+    The ray is that of what the MLP itself reads: behind a norm, that of the norm's output.
+    """
     model = zoo.load("gelu-1l", dtype=torch.float64, device="cpu")
-    mlp = model.blocks[-1].mlp
-    x = finite.state_pairs(model, n, seed)[0]
-    stays = [radial.compare(mlp, "gelu", y)["operator"] for y in x]
+    block, act = model.blocks[-1], model.cfg.act
+    mlp, x = block.mlp, block.ln2(finite.state_pairs(model, n, seed)[0])
+    stays = [radial.compare(mlp, act, y)["operator"] for y in x]
     one = torch.ones(1, dtype=x.dtype)
-    row = [radial.compare(radial.augmented(mlp), "gelu", torch.cat([y, one])) for y in x]
+    row = [radial.compare(radial.augmented(mlp), act, torch.cat([y, one])) for y in x]
     return {
         "stays": sum(stays) / n,
         "row": max(r["operator"] for r in row),

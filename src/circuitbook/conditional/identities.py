@@ -16,7 +16,13 @@ from torch import Tensor, nn
 from circuitbook.bases import relative_change
 from circuitbook.conditional.euler import random_mlp
 from circuitbook.conditional.gates import gate
-from circuitbook.conditional.operators import forward, jacobian, norm_forward, norm_jacobian
+from circuitbook.conditional.operators import (
+    forward,
+    inner,
+    jacobian,
+    norm_forward,
+    norm_jacobian,
+)
 from circuitbook.conditional.routes import router_weights
 from circuitbook.mlp import MoE
 
@@ -53,7 +59,7 @@ def with_router(moe: MoE, x: Float[Tensor, "n d"], kind: str) -> Float[Tensor, "
 def forward_error(mlp: nn.Module, act: str, x: Float[Tensor, "n d"]) -> float:
     """Largest error of xB + bias at these x, over all the forward operators that the block has."""
     y = mlp(x[None])[0]
-    shares = (1.0, 0.0, 0.3) if hasattr(mlp, "W_gate") else (1.0,)
+    shares = (1.0, 0.0, 0.3) if hasattr(inner(mlp), "W_gate") else (1.0,)
     ops = [forward(mlp, act, x, content=c) for c in shares]
     return max(relative_change(y, op.apply(x)) for op in ops)
 

@@ -9,7 +9,8 @@ What is held at the value of the untouched pass, from all to nothing:
     nothing              the model is run again
 
 One more level is no value but a rate: with "MLP slopes" every neuron answers as a small change
-would make it, phi(z) + phi'(z) dz. That is the Jacobian's answer to the same removal.
+would make it, phi(z) + phi'(z) dz. That is the Jacobian's answer to the same removal. "norm
+slopes" is the same for norms: n + dx (P - n^T n / d)/s.
 
 With everything held the pass is linear, and the answer is minus the sum of all routes that use this
 write: the forward share. With nothing held it is the effect that an experiment would find. Held or
@@ -36,8 +37,8 @@ from circuitbook.cut import Cut, Head, ablate_heads, freeze_patterns
 from circuitbook.model import Transformer
 from circuitbook.stream import head_name
 
-SLOPES = "MLP slopes"
-HELD = (PATTERNS, SCALES, GAINS, SLOPES, EXPERTS, EXPERT_SET)
+SLOPES, NORM_SLOPES = "MLP slopes", "norm slopes"
+HELD = (PATTERNS, SCALES, NORM_SLOPES, GAINS, SLOPES, EXPERTS, EXPERT_SET)
 
 
 def levels_of(model: Transformer) -> dict[str, tuple[str, ...]]:
@@ -76,6 +77,7 @@ def hold(model: Transformer, spots: Spots, what: Sequence[str]) -> Cut:
     cfg = model.cfg
     ends = {
         SCALES: ("hook_scale",),
+        NORM_SLOPES: ("hook_scale", "hook_normalized"),
         GAINS: ("mlp.hook_pre",),
         SLOPES: ("mlp.hook_pre",),
         EXPERTS: ("hook_expert_weights",),
@@ -87,7 +89,15 @@ def hold(model: Transformer, spots: Spots, what: Sequence[str]) -> Cut:
     hooks: list[tuple[str, Callable]] = []
     for name, value in clean.items():
         if name.endswith("hook_scale"):
-            hooks.append((name, _constant(value)))
+            at = name.removesuffix("hook_scale")
+            first_order = NORM_SLOPES in what and SCALES not in what
+            hooks += (
+                _norm_slopes(at, value, clean[at + "hook_normalized"])
+                if first_order
+                else [(name, _constant(value))]
+            )
+        elif name.endswith("hook_normalized"):
+            continue
         elif name.endswith("mlp.hook_pre"):
             rate = SLOPES in what
             hooks += _gains(name.removesuffix("hook_pre"), value, cfg.act, cfg.gated, rate)
@@ -113,6 +123,20 @@ def _values(model: Transformer, spots: Spots, names: list[str]) -> dict[str, Ten
 
 def _constant(value: Tensor) -> Callable:
     return lambda x, hook: value
+
+
+def _norm_slopes(at: str, s: Tensor, n: Tensor) -> list[tuple[str, Callable]]:
+    # n0 + dx J with dx P = n' s' - n s; the new scale is seen on its way.
+    seen: list[Tensor] = []
+
+    def remember(scale: Tensor, hook: Any) -> None:
+        seen[:] = [scale]
+
+    def rewrite(new: Tensor, hook: Any) -> Tensor:
+        change = new * seen.pop() - n * s
+        return n + (change - n * (n * change).mean(-1, keepdim=True)) / s
+
+    return [(at + "hook_scale", remember), (at + "hook_normalized", rewrite)]
 
 
 def _gains(at: str, z: Tensor, act: str, gated: bool, rate: bool) -> list[tuple[str, Callable]]:
@@ -165,13 +189,19 @@ def removals(
     return torch.stack(rows)
 
 
-def compare(model: Transformer, spots: Spots, heads: Sequence[Head]) -> dict[str, Any]:
+def compare(
+    model: Transformer, spots: Spots, heads: Sequence[Head], first_order: bool = False
+) -> dict[str, Any]:
     """Each level against the re-run: mean |difference| / mean |re-run|, and rank correlation.
 
     Both with the middle 95 % over documents. "mean": the mean fall of each head at each level.
     "nearer by": level -> how much less it is off than the level that holds one thing more, paired.
+    first_order: one level more, where norms and MLPs both answer as to a small change.
     """
-    falls = {n: removals(model, spots, heads, what) for n, what in levels_of(model).items()}
+    every = levels_of(model)
+    if first_order:
+        every = {f"patterns + {NORM_SLOPES} + {SLOPES}": (PATTERNS, NORM_SLOPES, SLOPES)} | every
+    falls = {n: removals(model, spots, heads, what) for n, what in every.items()}
     last, doc = falls["re-run"], spots.doc_of_each()
     out: dict[str, Any] = {"heads": [head_name(h) for h in heads], "size": last.abs().mean().item()}
     out["mean"] = {n: f.mean(1).tolist() for n, f in falls.items()}

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from circuitbook.claims import all_of, atleast, atmost, claim
 
 CONTENT, REASON = "name exchanged", "match broken"
+
+
+def part(a: Sequence[float], b: Sequence[float]) -> float:
+    """a over b, of two [mean, error]; 0 where b is nothing: no effect, no part of it."""
+    return a[0] / b[0] if b[0] else 0.0
 
 
 def claims(d: dict[str, Any]) -> list[dict]:
@@ -48,8 +54,8 @@ def _first_order(runs: dict[str, Any]) -> list[dict]:
     )
     writer = {role: run[REASON]["writer"] for role, run in runs.items()}
     names = {role: run[REASON]["pair"][0] for role, run in runs.items()}
-    share = {r: w["attribution"][0] / w["activation"][0] for r, w in writer.items()}
-    over = {r: w["attribution, other end"][0] / w["break"][0] for r, w in writer.items()}
+    share = {r: part(w["attribution"], w["activation"]) for r, w in writer.items()}
+    over = {r: part(w["attribution, other end"], w["break"]) for r, w in writer.items()}
     a, g = "attn-only-2l", "gelu-2l"
     made.append(
         claim(
@@ -137,8 +143,8 @@ def _paths(runs: dict[str, Any]) -> list[dict]:
                     "other": other,
                 },
                 holds=all_of(
-                    atleast(edges["key"][0] / writer["activation"][0], 0.5),
-                    atmost(value / writer["activation"][0], 0.1),
+                    atleast(part(edges["key"], writer["activation"]), 0.5),
+                    atmost(part([value], writer["activation"]), 0.1),
                     atleast(edges["key"][0], 2 * other),
                 ),
             )

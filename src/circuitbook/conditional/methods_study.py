@@ -60,13 +60,19 @@ def logit_of(
     return task.metric(model, model.stream(tokens.to(device)), rows)
 
 
-def exchanged_names(n: int) -> Task:
-    """n pairs of the spine's prompts that differ in the name alone; no name is in two pairs."""
-    p = spine.name_prompts()
+def name_pairs(p: spine.Prompts) -> list[tuple[int, int]]:
+    """Numbers of two prompts with one title; no prompt is in two pairs."""
     pairs = []
     for female in (True, False):
         ids = [i for i, f in enumerate(p.female) if f == female]
         pairs += list(zip(ids[0::2], ids[1::2], strict=False))
+    return pairs
+
+
+def exchanged_names(n: int) -> Task:
+    """n pairs of the spine's prompts that differ in the name alone; no name is in two pairs."""
+    p = spine.name_prompts()
+    pairs = name_pairs(p)
     if n > len(pairs):
         raise ValueError(f"there are {len(pairs)} pairs of names, {n} were asked for")
     step = len(pairs) / n  # spread over both titles
@@ -86,7 +92,7 @@ def broken_match(n: int, seed: int, *, block: int = 12, filler: int = 30) -> Tas
     drawn = pool[keys.argsort(-1)[:, : block + filler + 1]]
     words, fill, new = drawn[:, :block], drawn[:, block:-1], drawn[:, -1]
     before, half = torch.randint(0, filler - 7, (n,), generator=generator), block // 2
-    start = torch.zeros(1, dtype=torch.long)
+    start = torch.tensor([tokenizer.load().bos])
     others = torch.stack(
         [
             torch.cat([start, fill[i, :k], words[i], fill[i, k:], words[i, :half]])
@@ -109,8 +115,12 @@ def two_texts(n: int, seed: int, length: int = 24) -> Task:
 
 
 def study(*, prompts: int = 24, steps: int = 8, seed: int = 0) -> tuple[dict[str, Any], list[dict]]:
-    """(data, claims) of both tasks on the two-layer models, and the worst cases of first order."""
-    tasks = {CONTENT: exchanged_names(prompts), REASON: broken_match(prompts, seed)}
+    """(data, claims) of both tasks on the two-layer models, and the worst cases of first order.
+
+    Another tokenizer may know fewer names: then there are fewer pairs of name prompts.
+    """
+    named = min(prompts, len(name_pairs(spine.name_prompts())))
+    tasks = {CONTENT: exchanged_names(named), REASON: broken_match(prompts, seed)}
     models = {role: zoo.load(role) for role in ("attn-only-2l", "gelu-2l")}
     d: dict[str, Any] = {"steps": steps, "prompts": prompts, "runs": {}}
     for role, model in models.items():
@@ -307,7 +317,7 @@ def worst_case(model: Transformer, task: Task, points: int = 21, signed: bool = 
 
     signed: among those where the two have opposite signs, the one with the largest smaller size.
     Found by program over all nodes whose effect is not linear by construction, at the `tokens` end.
-    {} when there is none.
+    {} when no signs are opposite.
     """
     nodes = nodes_of(model)
     free = torch.tensor([not linear_by_construction(model, node) for node in nodes])
@@ -318,7 +328,7 @@ def worst_case(model: Transformer, task: Task, points: int = 21, signed: bool = 
     gap = (first - truth).abs() * free[:, None].to(first)
     if signed:
         gap = torch.minimum(first.abs(), truth.abs()) * ((first * truth < 0) & free[:, None])
-    if not bool((gap > 0).any()):
+    if signed and not bool((gap > 0).any()):
         return {}
     at, prompt = divmod(int(gap.argmax()), gap.shape[1])
     t = np.linspace(0, 1, points).tolist()

@@ -5,19 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 from circuitbook.claims import all_of, atleast, atmost, between, bound, claim
+from circuitbook.conditional.level_claims import level_claims, survival_claims
+from circuitbook.conditional.own import NORM_INCLUDED, ROLES, marked, only, told, with_norm
 
 Data = dict[str, Any]
+OURS = ("shares.gelu_has_no_degree", "shares.two_operators_two_answers", "shares.mixture_levels",
+        "shares.relu_forward_is_jacobian", "shares.relu_is_no_cure")  # fmt: skip
 
 
 def claims(d: Data, errors: Data) -> list[dict]:
     """All claims of this part."""
-    return [
+    made = [
         *operator_claims(d, errors),
         *route_claims(d, errors),
         *share_claims(d, errors),
         *level_claims(d, errors),
         *survival_claims(d),
     ]
+    ours = OURS[:3] if errors["relu"] is None else OURS
+    return marked(made, *ours)
 
 
 def operator_claims(d: Data, errors: Data) -> list[dict]:
@@ -26,14 +32,17 @@ def operator_claims(d: Data, errors: Data) -> list[dict]:
     both = [*random.values(), *trained.values()]
     e, zero = errors["euler"], d["zero"]["gelu"]
     table = d["euler"]["random"]
-    biased = {role: line["bias"] for role, line in d["euler"]["trained"].items()}
-    least, gated = min(biased, key=biased.get), d["euler"]["trained"]["swiglu-1l"]
+    lines = d["euler"]["trained"]
+    biased = {role: v["bias"] for role, v in lines.items() if not role.endswith(NORM_INCLUDED)}
+    least, gated = min(biased, key=biased.get), lines["swiglu-1l"]
     return [
         claim(
             "routes.operator_gives_the_block",
             "At the x that selected it, the forward operator gives the block's output: {n} random "
             "blocks and {m} trained ones, every forward operator that a block has. To {f64} in "
-            "float64; in float32 to {f32}, or to twice the block's own rounding if that is more.",
+            "float64; in float32 to {f32}, or to twice the block's own rounding if that is more."
+            + with_norm(" A norm before the MLP belongs to the block, its scale held.")
+            + told(*ROLES),
             label="identity",
             holds=all_of(
                 bound(max(b["float64"] for b in both), 1e-12),
@@ -44,7 +53,8 @@ def operator_claims(d: Data, errors: Data) -> list[dict]:
         claim(
             "routes.jacobian_is_the_derivative",
             "The Jacobian operator moves a small change as automatic differentiation does, for the "
-            "same {n} random and {m} trained blocks.",
+            "same {n} random and {m} trained blocks."
+            + with_norm(" Where there is a norm, its scale answers the change."),
             label="identity",
             holds=bound(max(b["Jacobian"] for b in both), 1e-10),
             values={"n": len(random), "m": len(trained)},
@@ -91,7 +101,8 @@ def operator_claims(d: Data, errors: Data) -> list[dict]:
             "In every trained block the shares of the forward operator leave a part of F to its "
             "bias row: {least:.0%} of F or more in length, on average over positions (the "
             "shortest in {role}). How much depends on the operator: in `swiglu-1l` the content "
-            "operator leaves {content:.0%}, the gate operator {gate:.0%}.",
+            "operator leaves {content:.0%}, the gate operator {gate:.0%}."
+            + told(*ROLES),
             label="measurement",
             holds=all_of(atleast(biased[least], 0.1), atleast(gated["bias, gate"], 0.1)),
             values={
@@ -120,17 +131,23 @@ def route_claims(d: Data, errors: Data) -> list[dict]:
             "routes.sum_to_the_logits",
             "The {n} routes of `gelu-2l` in the homogeneous coordinate add up to its logits, and "
             "so do those of the one-layer models. So do those of a LayerNorm model with random "
-            "weights, when the scales of this pass are held in all norms, the final one too.",
+            "weights, when the scales of this pass are held in all norms, the final one too."
+            + with_norm(
+                " The routes of `gelu-1l` and `gelu-2l` begin at the token and at its position; "
+                "{more} more of `gelu-2l` begin in an attention bias, and the unembedding's bias "
+                "is added at the end."
+            )
+            + told(*ROLES),
             label="identity",
             holds=all_of(*sums, between(two["routes"], 324, 324)),
-            values={"n": two["routes"]},
+            values={"n": two["routes"]} | only({"more": two.get("bias routes")}),
         ),
         claim(
             "routes.parallel_is_another_model",
             "With both sublayers reading the same stream, no route from a head into the MLP of its "
             "own block and B evaluated too early, the logits of `gelu-2l` are off by {off:.1f} "
             "times their largest value; in the model where it matters least they are off by "
-            "{least:.2f}.",
+            "{least:.2f}." + told(*ROLES),
             label="measurement",
             holds=atleast(min(d["parallel"].values()), 0.01),
             values={"off": d["parallel"]["gelu-2l"], "least": min(d["parallel"].values())},
@@ -153,7 +170,8 @@ def route_claims(d: Data, errors: Data) -> list[dict]:
             "routes.without_mlp",
             "Of a mean centred logit of {logit:.2f} for the next token, routes that pass no MLP "
             "make {none:.2f}, those with one nonlinear step {one:.2f} and with two {two:.2f} "
-            "(standard errors {a:.2f}, {b:.2f}, {c:.2f}).",
+            "(standard errors {a:.2f}, {b:.2f}, {c:.2f})."
+            + with_norm(" What is missing is the unembedding's bias."),
             label="measurement",
             holds=atleast(steps["0 MLPs"][0] / two["logit"][0], 0.5),
             values={
@@ -186,6 +204,7 @@ def share_claims(d: Data, errors: Data) -> list[dict]:
     signs, control = gelu["forward"]["signs differ"], gelu["forward"]["signs differ, control"]
     two, bend = gated["content against gate"], s["gelu-1l"]["curve"]
     fall, other = (bend[k]["better than forward"] for k in ("falling", "others"))
+    whole = bend["all"]["better than forward"] if "all" in bend else gain
     others = {role: row["agreement"] for role, row in s.items() if role != "gelu-1l"}
     rates = {role: next(iter(row.values()))["signs differ"][0] for role, row in others.items()}
     spelled = ", ".join(f"{{x{i}:.0%}} in `{role}`" for i, role in enumerate(rates))
@@ -193,7 +212,9 @@ def share_claims(d: Data, errors: Data) -> list[dict]:
         claim(
             "shares.forward_adds_up",
             "Forward shares and their bias row add up to the MLP's output at each of the {n} drawn "
-            "positions ({documents} documents), in all {m} models, for both operators of SwiGLU.",
+            "positions ({documents} documents), in all {m} models, for both operators of SwiGLU."
+            + with_norm(" The scale of the norm before the MLP is held.")
+            + told("relu-1l", "swiglu-1l"),
             label="identity",
             holds=bound(max(errors["shares"].values()), 1e-5),
             values={"n": n["positions"], "documents": n["documents"], "m": len(s)},
@@ -201,7 +222,9 @@ def share_claims(d: Data, errors: Data) -> list[dict]:
         claim(
             "shares.removal_is_direct_plus_effect",
             "In the one-layer models, removing a head's write and running the model again costs "
-            "what the write does directly plus its effect through the MLP.",
+            "what the write does directly plus its effect through the MLP."
+            + with_norm(" The final norm's scale is held.")
+            + told("relu-1l", "swiglu-1l"),
             label="identity",
             holds=bound(errors["rerun"], 1e-4),
         ),
@@ -210,7 +233,11 @@ def share_claims(d: Data, errors: Data) -> list[dict]:
             "In `gelu-1l` the forward share of a part ranks its effect with {a:.2f} "
             "({a1:.2f} to {a2:.2f}), the Jacobian share with {b:.2f} ({b1:.2f} to {b2:.2f}); the "
             "paired difference is {g:.2f} ({g1:.2f} to {g2:.2f}). Effect: the part set to zero in "
-            "what the MLP reads, the MLP recomputed, all else held.",
+            "what the MLP reads, the MLP recomputed, all else held."
+            + with_norm(
+                " The norm before the MLP is recomputed with it; the forward share holds its "
+                "scale, the Jacobian share lets it answer."
+            ),
             label="intervention",
             holds=atleast(gain[1], 0),
             values=dict(
@@ -223,7 +250,10 @@ def share_claims(d: Data, errors: Data) -> list[dict]:
             "In `gelu-1l`, among the half of all cases (a part at a position) with the larger "
             "effects, forward share and effect have opposite signs in {x:.0%} ({low:.0%} to "
             "{high:.0%}); against effects at positions of other text it is {control:.0%}. It "
-            "differs widely between models: " + spelled + " (SwiGLU by content).",
+            "differs widely between models: "
+            + spelled
+            + " (SwiGLU by content)."
+            + told("relu-1l", "swiglu-1l"),
             label="intervention",
             holds=all_of(atleast(signs[1], 0.05), atmost(signs[2], control)),
             values=dict(zip(("x", "low", "high", "control"), [*signs, control], strict=True))
@@ -235,12 +265,17 @@ def share_claims(d: Data, errors: Data) -> list[dict]:
             "grows. Put the slope in place of the gain there alone, and the share ranks the effect "
             "better by {fall:.2f} ({f1:.2f} to {f2:.2f}); in all other neurons alone, by "
             "{other:.2f} ({o1:.2f} to {o2:.2f}); in all neurons, by {all:.2f}. The interval of the "
-            "first was asked to lie above zero.",
+            "first was asked to lie above zero."
+            + with_norm(
+                " The norm's scale is held in all of them; where it answers too, as in the "
+                "Jacobian share, the gain is {norm:.2f}."
+            ),
             label="intervention",
             holds=atleast(fall[1], 0),
-            values={
+            values=only({"norm": gain[0] if "all" in bend else None})
+            | {
                 "n": bend["neurons"], "fall": fall[0], "f1": fall[1], "f2": fall[2],
-                "other": other[0], "o1": other[1], "o2": other[2], "all": gain[0],
+                "other": other[0], "o1": other[1], "o2": other[2], "all": whole[0],
             },
         ),
         claim(
@@ -280,99 +315,3 @@ def share_claims(d: Data, errors: Data) -> list[dict]:
             ),
         ]
     return out
-
-
-def level_claims(d: Data, errors: Data) -> list[dict]:
-    """The four meanings of frozen, beside the model that is run again."""
-    two, mix, normed = (
-        d["levels"][k]["levels"] for k in ("gelu-2l", "moe-1l", "LayerNorm, random")
-    )
-    scales = d["levels"]["LayerNorm, random"]["nearer by"]["patterns"]
-    all_held, patterns = two["patterns + MLP gains"], two["patterns"]
-    offs, nested = (
-        [level["off"][0] for name, level in levels.items() if "slopes" not in name]
-        for levels in (mix, normed)
-    )
-    return [
-        claim(
-            "shares.held_pass_is_its_routes",
-            "With patterns and MLP gains of `gelu-2l` held, removing a head of layer 0 takes away "
-            "exactly the routes that pass it.",
-            label="identity",
-            holds=bound(errors["held"], 1e-4),
-        ),
-        claim(
-            "shares.held_gains_mislead",
-            "Removing heads of layer 0 of `gelu-2l` (zero): with patterns and MLP gains held the "
-            "answer is off by {a:.0%} of the re-run's size and ranks it with {r:.2f} "
-            "({r1:.2f} to {r2:.2f}); with only patterns held it is off by {b:.0%} and ranks it "
-            "with {s:.2f} ({s1:.2f} to {s2:.2f}). Recomputed in the re-run: everything.",
-            label="intervention",
-            holds=all_of(
-                atleast(patterns["rank correlation"][1], all_held["rank correlation"][2]),
-                atleast(all_held["off"][1], patterns["off"][2]),
-            ),
-            values={
-                "a": all_held["off"][0], "b": patterns["off"][0],
-                **dict(zip(("r", "r1", "r2"), all_held["rank correlation"], strict=True)),
-                **dict(zip(("s", "s1", "s2"), patterns["rank correlation"], strict=True)),
-            },
-        ),
-        claim(
-            "shares.mixture_levels",
-            "In `moe-1l` the answer comes nearer to the re-run as less is held: off by {a:.0%} "
-            "with expert set, expert weights and gains held, {b:.0%} with set and weights, {c:.0%} "
-            "with the set alone.",
-            label="conjecture",
-            holds=all_of(atleast(offs[0], offs[1]), atleast(offs[1], offs[2])),
-            values=dict(zip("abc", offs, strict=True)),
-        ),
-        claim(
-            "shares.norm_scales_matter",
-            "In a LayerNorm model with random weights, its matrices {times:.0f} times their usual "
-            "initial size, holding patterns, scales and gains is off by {a:.0%} of the re-run's "
-            "size, patterns and scales {b:.0%}, patterns alone {c:.0%}. Letting the scales answer "
-            "brings it nearer by {by:.0%} of that size ({low:.0%} to {high:.0%}, paired).",
-            label="intervention",
-            holds=atleast(scales[1], 0),
-            values=dict(zip("abc", nested, strict=True))
-            | dict(zip(("by", "low", "high"), scales, strict=True))
-            | {"times": d["setting"]["times"]},
-        ),
-    ]  # fmt: skip
-
-
-def survival_claims(d: Data) -> list[dict]:
-    """Does it survive?"""
-    moves = d["survive"]
-    kept = ("forward share", "Jacobian share", "effect")
-    same = ("head coordinates R", "stream coordinates G", "W_U + c 1ᵀ", "neurons reordered")
-    return [
-        claim(
-            "shares.survive",
-            "Forward share, Jacobian share and effect, towards a centred unembedding, survive "
-            "coordinates of heads and stream, a shift of the unembedding and another order of the "
-            "neurons.",
-            label="identity",
-            holds=bound(max(moves[c][q] for c in same for q in kept), 1e-8),
-        ),
-        claim(
-            "shares.operator_is_coordinates",
-            "The matrix B itself does not survive stream coordinates: it moves by {move:.0%} of "
-            "its largest entry, and its trace does not move.",
-            label="measurement",
-            holds=all_of(
-                atleast(moves["stream coordinates G"]["operator B(x)"], 0.1),
-                bound(moves["stream coordinates G"]["trace of B(x)"], 1e-8),
-            ),
-            values={"move": moves["stream coordinates G"]["operator B(x)"]},
-        ),
-        claim(
-            "shares.hidden_rotation_is_another_model",
-            "Rotating the hidden layer is not a change of coordinates: the logits move by "
-            "{move:.0%} of their largest value.",
-            label="measurement",
-            holds=atleast(moves["neurons rotated"]["logits"], 0.1),
-            values={"move": moves["neurons rotated"]["logits"]},
-        ),
-    ]

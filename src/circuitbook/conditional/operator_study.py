@@ -1,6 +1,8 @@
 """Chapter 10, first part: operators, the product, shares and levels of "frozen", all measured.
 
-`study` loads the models, measures on one seeded draw of positions, and returns plain numbers.
+`study` loads the models, measures on one seeded draw of positions, and returns plain numbers. Where
+a model has norms, the block of an MLP is the norm and the MLP; Euler's ratio is also given for the
+MLP alone, as a function of what it reads itself.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from typing import Any
 
 import torch
 
-from circuitbook import zoo
+from circuitbook import paths, zoo
 from circuitbook.bases import relative_change
 from circuitbook.claims import bound
 from circuitbook.conditional import (
@@ -24,11 +26,14 @@ from circuitbook.conditional import (
     shares,
     spots,
 )
-from circuitbook.conditional.operators import GAINS, PATTERNS, forward, jacobian
+from circuitbook.conditional.operators import forward, inner, jacobian, of_stream
+from circuitbook.conditional.own import NORM_INCLUDED, set_of, size
 from circuitbook.config import Config
 from circuitbook.model import Transformer
+from circuitbook.stream import heads_of
 
 ROLES = ("gelu-1l", "relu-1l", "swiglu-1l")
+OURS = 40  # windows for the course's roles where the others are published ones
 TIMES = 3.0  # the matrices of the LayerNorm model: at their initial size nothing much would bend
 NORMED = Config(
     n_layers=2, d_model=64, n_heads=4, d_head=16, d_mlp=128, act="gelu_new", n_ctx=40, d_vocab=120,
@@ -55,18 +60,20 @@ def normed_model(seed: int = 0) -> tuple[Transformer, spots.Spots]:
     return model, spots.Spots(tokens, at, torch.arange(40))
 
 
-def identity_errors(drawn: spots.Spots, models: dict[str, Transformer]) -> dict[str, Any]:
+def identity_errors(
+    draws: dict[str, spots.Spots], models: dict[str, Transformer]
+) -> dict[str, Any]:
     """Rounding errors of every identity of this part, on random and on trained weights."""
     out: dict[str, Any] = {"random": identities.errors(), "trained": {}, "product": {}}
-    few = spots.Spots(*(x[:12] for x in drawn))
-    short = drawn.tokens[:3, :32]
     for role, trained in models.items():
         row, sums, ran = {}, {}, {}
+        few = spots.Spots(*(x[:12] for x in draws[role]))
+        short = draws[role].tokens[:3, :32]
         for name, model in in_both(trained).items():
             if role == "gelu-2l" or name == "float32":
                 sums[name] = product.errors(model, short)
             x = spots.read_by_mlp(model, few).x
-            mlp, act = model.blocks[-1].mlp, model.cfg.act
+            mlp, act = of_stream(model.blocks[-1]), model.cfg.act
             row[name] = identities.forward_error(mlp, act, x)
             ran[name] = mlp(x[None])[0]
         # The block's own output in float32 may be off by more than the limit: then no operator can
@@ -83,16 +90,21 @@ def identity_errors(drawn: spots.Spots, models: dict[str, Transformer]) -> dict[
 
 
 def held_is_routes(model: Transformer, drawn: spots.Spots) -> float:
-    """Removing a head with patterns and gains held = minus the sum of all routes through it."""
+    """Removing a head with all held = minus the sum of all routes through it.
+
+    Held: patterns and gains; the scales of norms too, where there are any.
+    """
     few = spots.Spots(*(x[:4] for x in drawn))
     heads = [(0, h) for h in range(model.cfg.n_heads)]
-    found = product.routes(product.record(model, few.tokens), few.at)
-    toward = found.toward(few.direction(model))
+    done = product.record(model, few.tokens)
+    found = product.routes(done, few.at)
+    toward = found.toward(product.direction(done, few.direction(model), few.at))
     through = torch.stack([
         sum(t for r, t in zip(found.routes, toward, strict=True) if f"0.{h}" in r.path)
         for _, h in heads
     ])  # fmt: skip
-    return relative_change(through, levels.removals(model, few, heads, (PATTERNS, GAINS)))
+    everything = next(iter(levels.levels_of(model).values()))
+    return relative_change(through, levels.removals(model, few, heads, everything))
 
 
 def relu_forward_is_jacobian(model: Transformer, drawn: spots.Spots) -> float:
@@ -102,36 +114,74 @@ def relu_forward_is_jacobian(model: Transformer, drawn: spots.Spots) -> float:
     return relative_change(found[first], found["Jacobian"])
 
 
-def trained_euler(model: Transformer, drawn: spots.Spots) -> dict[str, float]:
-    """The Euler line of a trained block on what it reads, and how well xJ + bias row gives F."""
-    read = spots.read_by_mlp(model, drawn)
-    mlp, act = model.blocks[-1].mlp, model.cfg.act
-    line = euler.of_block(mlp, act, read.x)
-    F = mlp(read.x[None])[0]
-    bias = forward(mlp, act, read.x).bias
-    gap = (F - read.x @ jacobian(mlp, act, read.x) - bias).norm(dim=-1) / F.norm(dim=-1)
+def trained_euler(
+    model: Transformer, drawn: spots.Spots, with_norm: bool = False
+) -> dict[str, float]:
+    """The Euler line of a trained block on what it reads, and how well xJ + bias row gives F.
+
+    with_norm: of the norm and the MLP, as a function of the stream; else of the MLP alone.
+    """
+    x, block, act = spots.read_by_mlp(model, drawn).x, model.blocks[-1], model.cfg.act
+    mlp = of_stream(block)
+    if not with_norm:
+        mlp, x = inner(mlp), x if inner(mlp) is mlp else block.ln2(x)
+    line = euler.of_block(mlp, act, x)
+    F = mlp(x[None])[0]
+    bias = forward(mlp, act, x).bias
+    gap = (F - x @ jacobian(mlp, act, x) - bias).norm(dim=-1) / F.norm(dim=-1)
     if model.cfg.gated:
-        other = forward(mlp, act, read.x, content=0.0).bias
+        other = forward(mlp, act, x, content=0.0).bias
         line["bias, gate"] = (other.norm(dim=-1) / F.norm(dim=-1)).mean().item()
     return line | {"left after the bias row": gap.mean().item()}
 
 
+def _models(
+    every: tuple[str, ...], windows: int, length: int
+) -> tuple[dict[str, Transformer], dict[str, spots.Spots]]:
+    """Role -> model, and the positions drawn for it, in the text of its own model set."""
+    models, draws, by_set, ours = {}, {}, {}, size(windows, OURS)
+    for role in every:
+        with set_of(role):
+            models[role], here = zoo.load(role, device="cpu"), paths.models()
+            if here not in by_set:
+                by_set[here] = spots.draw(ours if here == "course" else windows, length)
+            draws[role] = by_set[here]
+    return models, draws
+
+
+def _euler(roles: tuple[str, ...], models: dict, draws: dict) -> dict[str, dict[str, float]]:
+    """The lines of trained MLPs, and of norm and MLP together where there is a norm."""
+    out = {role: trained_euler(models[role], draws[role]) for role in roles}
+    for role in roles:
+        if models[role].cfg.norm != "none":
+            out[f"{role}{NORM_INCLUDED}"] = trained_euler(models[role], draws[role], True)
+    return out
+
+
+def _shares(roles: tuple[str, ...], models: dict, draws: dict) -> dict[str, dict[str, Any]]:
+    out = {}
+    for role in roles:
+        with set_of(role):  # the tokenizer that words the cases
+            out[role] = shares.study(models[role], draws[role])
+    return out
+
+
 def study(windows: int = 40, length: int = 96, roles: tuple[str, ...] = ROLES) -> tuple[dict, list]:
     """(data, claims) of this part. windows: of held-out text, five positions drawn in each."""
-    drawn = spots.draw(windows, length)
-    half = spots.Spots(*(x[::2] for x in drawn))  # every level runs the model once for each head
     every = ("gelu-2l", *roles, "moe-1l")
-    models = {role: zoo.load(role, device="cpu") for role in every}
-    errors = identity_errors(drawn, models)
-    two = models["gelu-2l"]
-    heads = [(0, h) for h in range(two.cfg.n_heads)]
+    models, draws = _models(every, windows, length)
+    drawn, two = draws["gelu-2l"], models["gelu-2l"]
+    half = {role: spots.Spots(*(x[::2] for x in d)) for role, d in draws.items()}
+    # half of them for the levels: every level runs the model once for each head
+    errors = identity_errors(draws, models)
+    heads = [head for head in heads_of(two) if head[0] == 0]
     normed, random = normed_model()
     data: dict[str, Any] = {
         "setting": {
             "windows": windows,
             "positions": drawn.n,
             "documents": len(drawn.doc.unique()),
-            "positions for levels": half.n,
+            "positions for levels": half["gelu-2l"].n,
             "times": TIMES,
         },
         "zero": identities.gain_at_zero(),
@@ -142,17 +192,17 @@ def study(windows: int = 40, length: int = 96, roles: tuple[str, ...] = ROLES) -
         "parallel": {r: next(iter(e.values()))["parallel"] for r, e in errors["product"].items()},
         "euler": {
             "random": euler.table(),
-            "trained": {role: trained_euler(models[role], drawn) for role in (*roles, "moe-1l")},
+            "trained": _euler((*roles, "moe-1l"), models, draws),
         },
-        "shares": {role: shares.study(models[role], drawn) for role in (*roles, "gelu-2l")},
+        "shares": _shares((*roles, "gelu-2l"), models, draws),
         "levels": {
-            "gelu-2l": levels.compare(two, half, heads),
-            "moe-1l": levels.compare(models["moe-1l"], half, heads),
+            "gelu-2l": levels.compare(two, half["gelu-2l"], heads, two.cfg.norm != "none"),
+            "moe-1l": levels.compare(models["moe-1l"], half["moe-1l"], heads_of(models["moe-1l"])),
             "LayerNorm, random": levels.compare(normed, random, [(0, h) for h in range(4)]),
         },
         "survive": gauges.survival(
             zoo.load("gelu-1l", dtype=torch.float64, device="cpu", center=False),
-            spots.Spots(*(x[:3] for x in drawn)),
+            spots.Spots(*(x[:3] for x in draws["gelu-1l"])),
         ),
     }
     errors["euler"] = euler.exact_errors()
@@ -162,7 +212,9 @@ def study(windows: int = 40, length: int = 96, roles: tuple[str, ...] = ROLES) -
         role: max(found["totals"].pop("error").values()) for role, found in data["shares"].items()
     }
     errors["relu"] = (
-        relu_forward_is_jacobian(models["relu-1l"], drawn) if "relu-1l" in roles else None
+        relu_forward_is_jacobian(models["relu-1l"], draws["relu-1l"])
+        if "relu-1l" in roles
+        else None
     )
     data["euler"]["gelu error"] = errors["euler"]["gelu"]
     data["errors"] = as_bounds(errors)

@@ -6,6 +6,7 @@
     gated, g    W_gate diag(gamma(g) u) W_out  the gate carries x     MLP gains
     mixture     sum over the selected e of pi_e B_e                   expert set and weights, gains
     a norm      P diag(1/s) diag(w)                                   norm scales
+    norm, MLP   P diag(1/s) diag(w) B(n), n the norm's output         norm scales, MLP gains
     a head      A X W_V W_O                                           patterns
 
 An `Operator` holds such a map at one position or at many. It acts (`x @ B`) without making a d x d
@@ -31,7 +32,7 @@ from torch import Tensor, nn
 
 from circuitbook.conditional.gates import at_zero, gate, phi
 from circuitbook.conditional.routes import own_router, reader, router_weights, routes, writer
-from circuitbook.layers import plus
+from circuitbook.layers import LayerNorm, plus
 from circuitbook.mlp import MoE
 
 PATTERNS, SCALES, GAINS = "patterns", "norm scales", "MLP gains"
@@ -156,6 +157,42 @@ class Writers:
         return torch.einsum("...em,emd->...d", hidden, self.write)
 
 
+class Normed(nn.Module):
+    """x -> M(norm(x)): an MLP as the stream sees it, with the norm that stands before it."""
+
+    def __init__(self, norm: nn.Module, mlp: nn.Module) -> None:
+        super().__init__()
+        self.norm, self.mlp = norm, mlp
+
+    def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+        """What the MLP writes when the stream is x."""
+        return self.mlp(self.norm(x))
+
+
+def of_stream(block: nn.Module) -> nn.Module:
+    """The MLP of a block as a function of the stream: itself, or `Normed` where a norm precedes."""
+    return Normed(block.ln2, block.mlp) if isinstance(block.ln2, LayerNorm) else block.mlp
+
+
+def inner(mlp: nn.Module) -> nn.Module:
+    """The MLP itself, without the norm before it."""
+    return mlp.mlp if isinstance(mlp, Normed) else mlp
+
+
+def held(norm: nn.Module, x: Float[Tensor, "*at d"]) -> Operator | None:
+    """A layer's norm at x with its scale held, x P/s w + b; None for the identity."""
+    if not isinstance(norm, LayerNorm):
+        return None
+    return norm_forward(x, norm.eps, gain=norm.w, bias=norm.b)
+
+
+def moved(norm: nn.Module, x: Float[Tensor, "*at d"], dx: Tensor) -> Tensor:
+    """dx J, J = (P - n^T n / d) / s w: what a layer's norm makes of a small change; dx without."""
+    if not isinstance(norm, LayerNorm):
+        return dx
+    return dx @ norm_jacobian(x, norm.eps, gain=norm.w)
+
+
 def forward(
     mlp: nn.Module,
     act: str,
@@ -166,11 +203,16 @@ def forward(
 ) -> Operator:
     """An operator with x B + bias = mlp(x), exactly, for any MLP of the course and any x, 0 too.
 
+    Of a `Normed` MLP it is P/s B(n), and the scale of its norm is held too.
+
     content: gated MLPs only; the share c of the content-forward operator in c B_c + (1 - c) B_g.
     router: mixtures only; one of `routes.ROUTERS`, the block's own by default. With another one
     the operator gives what the block would write with it.
     Raises ValueError when `content` is asked of an MLP that has one forward operator only.
     """
+    if isinstance(mlp, Normed):
+        norm = held(mlp.norm, x)
+        return norm @ forward(mlp.mlp, act, norm.apply(x), content=content, router=router)
     read = reader(mlp)
     kind, frozen = (own_router(mlp), (EXPERTS, GAINS)) if isinstance(mlp, MoE) else ("", (GAINS,))
     pi = router_weights(x @ mlp.W_router, mlp.top_k, router or kind) if kind else None
@@ -203,8 +245,12 @@ def jacobian(
 ) -> Operator:
     """dx -> dx J(x), all routes of `routes.routes` together; it has no bias, dx = 0 gives 0.
 
-    A mixture's selected set is held: at a routing border there is no Jacobian.
+    A mixture's selected set is held: at a routing border there is no Jacobian. Of a `Normed` MLP
+    it is J_norm(x) J(n): the scale of the norm answers the change.
     """
+    if isinstance(mlp, Normed):
+        norm = norm_jacobian(x, mlp.norm.eps, gain=mlp.norm.w)
+        return norm @ jacobian(mlp.mlp, act, mlp.norm(x), router=router)
 
     def change(dx: Tensor) -> Tensor:
         return sum(routes(mlp, act, x.expand_as(dx), dx, router).values())

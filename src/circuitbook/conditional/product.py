@@ -9,6 +9,12 @@ after the heads and reads what they wrote, so "head, then MLP" is a choice of it
 Each route starts at (x, 1). The token part x can take every route. The constant part, the 1, is
 handed on until the first MLP turns it into its bias row; from there it is a write like any other.
 
+With a norm every sublayer reads x P/s, s held at this pass's value, and so does the unembedding:
+one more linear map on every route. Positions that stand in the stream are a second start beside
+the token; what a layer's heads add whatever they read (b_O, b_V W_O, the norm's bias) is a start of
+its own, "heads l", outside the 324; b_U and the last norm's bias never enter the stream
+(`stream.unembedding_bias`).
+
 A route is an exact summand of the pass that selected its operators. Take the route away and run
 the model again, and other operators are selected: that is another question (`levels`).
 Source: Elhage et al. 2021 for frozen patterns; with conditional operators, elementary algebra.
@@ -28,17 +34,19 @@ from circuitbook.conditional.operators import (
     Operator,
     forward,
     heads_operator,
-    norm_forward,
+    held,
+    of_stream,
     per_head,
 )
-from circuitbook.layers import LayerNorm
 from circuitbook.model import Transformer
+from circuitbook.stream import final_scale, read_through
 
 
 class Route(NamedTuple):
     """One way to the last stream. path: "0.5" is a head, "MLP 0" an MLP, in the order passed.
 
-    source: "token", or "constant" for what starts in a bias row ("heads 0": that of attention).
+    source: "token", "position" (where the stream holds positions), or "constant" for what starts
+    in a bias row ("heads 0": that of attention).
     """
 
     source: str
@@ -73,6 +81,7 @@ class Pass(NamedTuple):
     """A realised forward pass: where it began, its sublayers in order, and where it ended."""
 
     model: Transformer
+    sources: dict[str, Float[Tensor, "batch pos d_model"]]  # token, position: their sum is `start`
     start: Float[Tensor, "batch pos d_model"]
     steps: list[Step]
     last: Float[Tensor, "batch pos d_model"]  # before the final norm
@@ -97,7 +106,7 @@ def record(model: Transformer, tokens: Int[Tensor, "batch pos"]) -> Pass:
     def keep(x: Tensor, hook: Any) -> None:
         kept[hook.name] = x
 
-    ends = ("hook_resid_pre", "hook_pattern", "hook_resid_mid", "hook_resid_post")
+    ends = ("_embed", "hook_resid_pre", "hook_pattern", "hook_resid_mid", "hook_resid_post")
     names = [n for n in model.hook_dict if n.endswith(ends)]
     with model.hooks(fwd_hooks=[(n, keep) for n in names]):
         model.stream(tokens)  # the logits are not needed, and are most of the cost
@@ -109,8 +118,10 @@ def record(model: Transformer, tokens: Int[Tensor, "batch pos"]) -> Pass:
         if not model.cfg.attn_only:
             steps.append(Step(f"MLP {l}", l, kept[at + "hook_resid_mid"], None))
     top = model.cfg.n_layers - 1
-    start = kept["blocks.0.hook_resid_pre"]
-    return Pass(model, start, steps, kept[f"blocks.{top}.hook_resid_post"])
+    start, sources = kept["blocks.0.hook_resid_pre"], {"token": kept["hook_embed"]}
+    if model.cfg.positions == "standard":
+        sources["position"] = kept["hook_pos_embed"]
+    return Pass(model, sources, start, steps, kept[f"blocks.{top}.hook_resid_post"])
 
 
 def pick(x: Float[Tensor, "*more batch pos d"], at: Int[Tensor, "batch chosen"] | None) -> Tensor:
@@ -121,10 +132,11 @@ def pick(x: Float[Tensor, "*more batch pos d"], at: Int[Tensor, "batch chosen"] 
     return x[..., rows, at, :]
 
 
-def _norm(norm: torch.nn.Module, x: Tensor) -> Operator | None:
-    if not isinstance(norm, LayerNorm):
-        return None
-    return norm_forward(x, norm.eps, gain=norm.w, bias=norm.b)
+def direction(
+    done: Pass, u: Float[Tensor, "batch chosen d_model"], at: Int[Tensor, "batch chosen"] | None
+) -> Float[Tensor, "batch chosen d_model"]:
+    """u read back through the final norm of this pass, its scale held: w . this = (w P/s) . u."""
+    return read_through(done.model, u, final_scale(done.model, pick(done.last, at)))
 
 
 def operator(
@@ -136,12 +148,9 @@ def operator(
     """
     block, read = done.model.blocks[step.layer], pick(step.read, at)
     if step.pattern is not None:
-        norm, write = _norm(block.ln1, step.read), heads_operator(step.pattern, block.attn)
-    else:
-        norm = _norm(block.ln2, read)
-        x = read if norm is None else norm.apply(read)
-        write = forward(block.mlp, done.model.cfg.act, x, content=content)
-    return write if norm is None else norm @ write
+        norm, write = held(block.ln1, step.read), heads_operator(step.pattern, block.attn)
+        return write if norm is None else norm @ write
+    return forward(of_stream(block), done.model.cfg.act, read, content=content)
 
 
 def product(done: Pass, content: float = 1.0) -> Operator:
@@ -182,9 +191,10 @@ def routes(
 
     at: positions wanted, [window, chosen]; only the last heads and MLP are limited to them. Holds
     all routes at these positions and the routes below the last block at all positions: give it few
-    windows, or few positions. With L blocks of H heads the token's routes number (2 + 2 H)^L.
+    windows, or few positions. With L blocks of H heads the routes of the token number (2 + 2 H)^L,
+    and as many are those of the position where the stream holds it.
     """
-    names, x = [Route("token", ())], done.start[None]
+    names, x = [Route(s, ()) for s in done.sources], torch.stack(list(done.sources.values()))
     last_heads = max(i for i, s in enumerate(done.steps) if s.pattern is not None)
     for i, step in enumerate(done.steps):
         here = at if i >= last_heads else None
@@ -194,7 +204,7 @@ def routes(
             more = [Route(r.source, (*r.path, w)) for r in names for w in words]
         else:
             block, H = done.model.blocks[step.layer], done.model.cfg.n_heads
-            norm, pattern = _norm(block.ln1, step.read), step.pattern
+            norm, pattern = held(block.ln1, step.read), step.pattern
             if here is not None:
                 index = here[:, None, :, None].expand(-1, H, -1, pattern.shape[-1])
                 pattern = pattern.gather(2, index)  # the chosen queries, all keys
@@ -217,17 +227,18 @@ def routes(
 def errors(model: Transformer, tokens: Int[Tensor, "batch pos"]) -> dict[str, float]:
     """max |a - logits| / max |logits| for the routes' sum, for the product, and for the mutant.
 
-    A final norm is the last factor, its scale that of this pass: each route passes it by itself.
+    A final norm is the last factor, its scale that of this pass: linear, so it may act on the sum.
     """
     done = record(model, tokens)
     right, found = model.unembed(model.ln_final(done.last)), routes(done)
-    norm, whole, each = _norm(model.ln_final, done.last), product(done), found.writes
+    norm, whole, each = held(model.ln_final, done.last), product(done), found.writes.sum(0)
     if norm is not None:
-        whole, each = whole @ norm, torch.cat([each @ norm, norm.bias.expand_as(each[:1])])
+        whole, each = whole @ norm, norm.apply(each)
     return {
-        "routes": relative_change(right, model.unembed(each.sum(0))),
+        "routes": relative_change(right, model.unembed(each)),
         "product": relative_change(right, model.unembed(whole.apply(done.start))),
         "parallel": relative_change(right, model.unembed(model.ln_final(parallel(done)))),
         "token routes": sum(r.source == "token" for r in found.routes),
+        "position routes": sum(r.source == "position" for r in found.routes),
         "constant routes": sum(r.source == "constant" for r in found.routes),
     }

@@ -31,14 +31,23 @@ from circuitbook.config import Config
 from circuitbook.mlp import make_mlp
 
 PANELS = 16  # of eight Gauss nodes: a quadrature to 1e-12 for neurons that read up to ten or so
+WIDE = 2048  # neurons, from which on the Jacobians of all nodes are not held at once
 SMALL = 1e-6  # below this |z - b| the slope stands for the quotient: its error is of this size
 
 
 def mean_jacobian(
     mlp: nn.Module, act: str, x: Float[Tensor, " d_model"], steps: int = 8
 ) -> Float[Tensor, "d_model d_model"]:
-    """J_bar(x) by Gauss-Legendre from the block's own Jacobians, for every MLP of the course."""
+    """J_bar(x) by Gauss-Legendre from the block's own Jacobians, for every MLP of the course.
+
+    Of a wide plain MLP, W_in diag(phi'(z)) W_out at every node, the mean is taken of phi'(z): it is
+    the only factor that moves along the ray, and no matrix is held for each node.
+    """
     t, w = rule(steps, "gauss")
+    if mlp.W_in.ndim == 2 and mlp.W_in.shape[1] >= WIDE and not hasattr(mlp, "W_gate"):
+        t, w = rule(4 * steps, "gauss")
+        z = t.to(x)[:, None] * (x @ mlp.W_in) + (0.0 if mlp.b_in is None else mlp.b_in)
+        return mlp.W_in * (w.to(x) @ slope(act, z)) @ mlp.W_out
     each = jacobian(mlp, act, t.to(x)[:, None] * x).matrix()
     return torch.einsum("k,kij->ij", w.to(x), each)
 

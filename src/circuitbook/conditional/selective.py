@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from circuitbook import paths
 from circuitbook.claims import bound
 from circuitbook.conditional import (
     expert_claims,
@@ -22,8 +23,14 @@ def study(windows: int = 110, places: int = 10, seed: int = 10) -> dict[str, Any
     """{"gated", "experts", "selection", "claims"}: data of the three sections, and all claims.
 
     windows: held-out windows for the cuts, `places` positions of each. Rounding errors leave this
-    function as limit and verdict only.
+    function as limit and verdict only. About the course's models in either model set: no SwiGLU and
+    no mixture is published, and the attention model set beside them learned from the same text.
     """
+    with paths.model_set("course"):
+        return _study(windows, places, seed)
+
+
+def _study(windows: int, places: int, seed: int) -> dict[str, Any]:
     gated = swiglu.study(windows=windows, places=places, seed=seed)
     experts = routing.study(windows=windows, places=places, seed=seed)
     attention = selection.attention_costs(windows=max(24, windows // 3), seed=seed)

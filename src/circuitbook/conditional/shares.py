@@ -9,6 +9,10 @@ logits. The first two are linear in x_c and add up, to x B and to x J. The third
 For a linear M all three are one number. Cut in the third: x_c, set to zero, in what this MLP alone
 reads; recomputed: the MLP; held: all else, so what x_c does to the logit directly is not in it.
 
+Where a norm stands before the MLP, M is both. The forward share then also holds the norm's scale
+(x_c P/s B), the Jacobian share lets it answer, and the effect computes it again. u reads the last
+stream through the final norm, whose scale is held in all three.
+
 Source: the three questions are those of the calculus that this chapter works out; the first-order
 one is attribution patching (Syed et al. 2023) with a zero baseline.
 """
@@ -25,7 +29,7 @@ from torch import Tensor, nn
 
 from circuitbook import tokenizer
 from circuitbook.conditional.gates import gate, slope
-from circuitbook.conditional.operators import forward, jacobian
+from circuitbook.conditional.operators import Normed, forward, held, inner, jacobian, of_stream
 from circuitbook.conditional.product import pick
 from circuitbook.conditional.spots import Read, Spots, read_by_mlp
 from circuitbook.cut import ablate_heads
@@ -49,7 +53,7 @@ def linear(read: Read, operator: Any) -> Float[Tensor, "part n"]:
 
 def all_shares(model: Transformer, read: Read) -> dict[str, Float[Tensor, "part n"]]:
     """ "forward" (two for a gated MLP), "Jacobian" and "effect" of every part at every position."""
-    mlp, act = model.blocks[-1].mlp, model.cfg.act
+    mlp, act = of_stream(model.blocks[-1]), model.cfg.act
     ways = [n for n in FORWARD if ("," in n) == model.cfg.gated]
     out = {w: linear(read, forward(mlp, act, read.x, content=FORWARD[w])) for w in ways}
     return out | {
@@ -64,7 +68,7 @@ def totals(model: Transformer, read: Read, shares: dict[str, Tensor]) -> dict[st
     "M": mean of M(x) . u. "bias row": one for each forward operator. "M, size": mean |M . u|. Sums
     and sizes are in logits. "off": mean |sum - M . u| / mean |M . u|.
     """
-    mlp, act = model.blocks[-1].mlp, model.cfg.act
+    mlp, act = of_stream(model.blocks[-1]), model.cfg.act
     whole = (mlp(read.x[None])[0] * read.u).sum(-1)
     size = whole.abs().mean().item()
     out: dict[str, Any] = {
@@ -164,13 +168,22 @@ def curve(
     """Forward shares again, the slope in place of the gain for some neurons only.
 
     "falling": where phi falls as z grows (for GELU below about -0.75), so that gain and slope have
-    opposite signs. "others": for all but these. "neurons": the share of neurons that fall.
+    opposite signs. "others": for all but these. "neurons": the share of neurons that fall. Behind a
+    norm its scale is held, and "all" says what all slopes together do so: the Jacobian share also
+    lets the scale answer.
     """
-    z = read.x @ mlp.W_in + (0.0 if mlp.b_in is None else mlp.b_in)
+    x, writes, normed = read.x, read.writes, isinstance(mlp, Normed)
+    if normed:
+        norm, mlp = held(mlp.norm, x), inner(mlp)
+        x, writes = norm.apply(x), writes @ norm
+    z = x @ mlp.W_in + (0.0 if mlp.b_in is None else mlp.b_in)
     gain, rate = gate(act, z), slope(act, z)
-    falls, into, out = rate < 0, read.writes @ mlp.W_in, read.u @ mlp.W_out.T
+    falls, into, out = rate < 0, writes @ mlp.W_in, read.u @ mlp.W_out.T
     found: dict[str, Any] = {"neurons": falls.double().mean().item()}
-    for name, where in (("falling", falls), ("others", ~falls)):
+    ways = {"falling": falls, "others": ~falls}
+    if normed:
+        ways["all"] = torch.ones_like(falls)
+    for name, where in ways.items():
         mixed = (into * (torch.where(where, rate, gain) * out)).sum(-1)
         both, effect = torch.cat([shares["forward"], mixed]), shares["effect"]
         found[name] = {
@@ -185,14 +198,16 @@ def rerun_gap(model: Transformer, spots: Spots, read: Read, effect: Tensor) -> f
     """In a one-layer model, removing a head's write everywhere = its direct effect + `effect`.
 
     Cut: the head's write (zero), by the course's own ablation. Recomputed: everything after, which
-    here is the MLP. The largest |difference| over heads and positions, over the largest change.
+    here is the MLP (with its norm; the final norm's scale is held). The largest |difference| over
+    heads and positions, over the largest change.
     """
     if model.cfg.n_layers != 1:
         raise ValueError("later layers would answer too: this identity needs one layer")
     size, gap = 0.0, 0.0
     for h in range(model.cfg.n_heads):
         cut = ablate_heads(model, spots.tokens, [(0, h)])
-        moved = stream_at(model, spots, []) - stream_at(model, spots, list(cut.hooks))
+        clean, gone = (stream_at(model, spots, hooks, False) for hooks in ([], list(cut.hooks)))
+        moved = clean - gone
         change = (moved * read.u).sum(-1)
         c = read.names.index(f"head 0.{h}")
         due = (read.writes[c] * read.u).sum(-1) + effect[c]
@@ -204,11 +219,18 @@ def rerun_gap(model: Transformer, spots: Spots, read: Read, effect: Tensor) -> f
 
 
 @torch.no_grad()
-def stream_at(model: Transformer, spots: Spots, hooks: list) -> Float[Tensor, "n d_model"]:
-    """The last stream at the drawn positions, under hooks; no logits are computed."""
-    with model.hooks(fwd_hooks=hooks):
+def stream_at(
+    model: Transformer, spots: Spots, hooks: list, normed: bool = True
+) -> Float[Tensor, "n d_model"]:
+    """What the unembedding reads at the drawn positions, under hooks; no logits are computed.
+
+    normed=False: the last stream before the final norm.
+    """
+    kept: list[Tensor] = []
+    top = f"blocks.{model.cfg.n_layers - 1}.hook_resid_post"
+    with model.hooks(fwd_hooks=[*hooks, (top, lambda x, hook: kept.append(x))]):
         last = model.stream(spots.tokens)
-    return pick(last, spots.at).flatten(0, 1)
+    return pick(last if normed else kept[0], spots.at).flatten(0, 1)
 
 
 def worked_cases(
@@ -262,10 +284,11 @@ def study(model: Transformer, spots: Spots, points: int = 300) -> dict[str, Any]
         "cases": worked_cases(shares, read, spots),
         "points": {n: [round(v, 3) for v in s.flatten()[some].tolist()] for n, s in shares.items()},
     }
-    if model.cfg.act == "gelu" and not model.cfg.n_experts:
-        out["curve"] = curve(model.blocks[-1].mlp, "gelu", read, shares, doc)
+    if model.cfg.act in ("gelu", "gelu_new") and not model.cfg.n_experts:
+        out["curve"] = curve(of_stream(model.blocks[-1]), model.cfg.act, read, shares, doc)
     if model.cfg.n_layers == 1:
         few = Spots(*(x[:8] for x in spots))
         small = read_by_mlp(model, few)
-        out["rerun gap"] = rerun_gap(model, few, small, effects(model.blocks[-1].mlp, small))
+        effect = effects(of_stream(model.blocks[-1]), small)
+        out["rerun gap"] = rerun_gap(model, few, small, effect)
     return out

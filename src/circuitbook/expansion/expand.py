@@ -14,6 +14,10 @@ positions never enter the stream. "bias l" is what layer l adds whatever its inp
 b_V W_O, and the LayerNorm's own bias through W_V W_O. "unembedding bias" is b_U and the last
 LayerNorm's bias through W_U; it is no part of the stream.
 
+A path is told by its heads alone: its order is their number. So all that passes no head, token,
+position and biases together, is of order 0, and `direct=True` with sums by path gives the same
+(1 + H)^L terms for a model with biases as for one without.
+
 Terms come one at a time. A term in hand keeps the streams on its own path alive and no others.
 Source: Elhage et al. 2021 (path expansion of logits).
 """
@@ -105,6 +109,32 @@ def read(norm: nn.Module, x: Tensor, scale: Tensor | None) -> Tensor:
         return x
     n = (x - x.mean(-1, keepdim=True)) / scale
     return n if norm.w is None else n * norm.w
+
+
+def read_weights(norm: nn.Module, W: Float[Tensor, "*lead d_model out"]) -> Tensor:
+    """M with read(norm, x, 1) W = x M: the norm's centring and gain moved into the matrix."""
+    if isinstance(norm, nn.Identity):
+        return W
+    W = W if norm.w is None else norm.w[:, None] * W
+    return W - W.mean(-2, keepdim=True)
+
+
+def hold_scales(model: Transformer, frozen: Frozen) -> Cut:
+    """Every norm divides by the scale that it had: under another cut, the streams stay linear.
+
+    Recomputed: nothing by itself. Frozen: norm scales, not patterns. No hooks without a norm.
+    """
+    places = {f"blocks.{l}.ln1.hook_scale": s for l, s in enumerate(frozen.scales)}
+    places["ln_final.hook_scale"] = frozen.last_scale
+    hooks = tuple((name, _held(s)) for name, s in places.items() if s is not None)
+    return Cut(hooks, frozen=("norm scales",) if hooks else ())
+
+
+def _held(scale: Tensor) -> Callable:
+    def hold(new: Tensor, hook: Any) -> Tensor:  # a block's norm may run once for every head
+        return scale if new.ndim == scale.ndim else scale[:, :, None].expand_as(new)
+
+    return hold
 
 
 def norm_bias(norm: nn.Module, like: Tensor) -> Tensor:
@@ -257,7 +287,7 @@ def patterns_from_terms(
         attn, frozen = block.attn, Frozen(patterns, scales, None)
         writes = [
             read(block.ln1, term.write, scales[l])
-            for term in expand(model, tokens, frozen, below=l)
+            for term in expand(model, tokens, frozen, below=l, direct=True)
         ]
         if model.cfg.positions == "shortformer":
             writes.append(model.W_pos[:n].expand_as(writes[0]))
@@ -325,20 +355,26 @@ def swapped(model: Transformer, tokens: Int[Tensor, "batch pos"]) -> dict[str, f
     """The 81-term sum of a two-layer model with one order swapped in the virtual heads: errors.
 
     "positions": A1 A2 X W_OV1 W_OV2.  "features": A2 A1 X W_OV2 W_OV1.  Relative to the largest
-    logit, as `sum_error`. For models without norm.
+    logit, as `sum_error`. With a norm every map reads at the frozen scale of its own layer.
     """
-    frozen, X = record(model, tokens), model.W_E[tokens]
-    (A1, A2), OV = frozen.patterns, model.W_V @ model.W_O
+    frozen, norms = record(model, tokens), [block.ln1 for block in model.blocks]
+    X = sum(x for _, layer, x in sources(model, tokens, frozen) if layer == 0)
+    (A1, A2), (V, O) = frozen.patterns, (model.W_V, model.W_O)
     short = gather(t for t in expand(model, tokens, frozen) if t.order < 2)["all"]
     truth, out = model(tokens), {}
+
+    def through(x: Tensor, layer: int, A: Tensor, at: tuple[int, int]) -> Tensor:
+        return A @ (read(norms[layer], x, frozen.scales[layer]) @ V[at]) @ O[at]
+
     for name in ("positions", "features"):
         total = short.clone()
         for g in range(model.cfg.n_heads):
             for h in range(model.cfg.n_heads):
                 A, B = A1[:, g], A2[:, h]
                 if name == "positions":
-                    total += A @ (B @ (X @ OV[0, g] @ OV[1, h]))
+                    total += through(through(X, 0, B, (0, g)), 1, A, (1, h))
                 else:
-                    total += B @ (A @ (X @ OV[1, h] @ OV[0, g]))
-        out[name] = relative_change(truth, logits(model, total, frozen))
+                    total += through(through(X, 0, A, (1, h)), 1, B, (0, g))
+        wrong = logits(model, total, frozen) + unembed_bias(model)
+        out[name] = relative_change(truth, wrong)
     return out

@@ -9,6 +9,12 @@ can be added or taken away without running the model again. Two questions for ea
 They differ because terms share work, and because the softmax is not linear. Losses are in nats a
 token. Nothing is run again: what a term did for later queries and keys stays in the patterns.
 
+With LayerNorm the scales are frozen too, and the logits of a term are (z / s) (W_O P W_U), s the
+final scale of the whole run. A term is a path of heads: token, position and bias sources that pass
+the same heads are one term. So two layers of eight heads have 81 terms with biases or without, and
+the term of order 0, called the direct path, is all that no head has moved: token, position, the
+layers' biases, and the unembedding's bias.
+
 Source: Elhage et al. 2021 (estimating the importance of individual terms).
 """
 
@@ -27,6 +33,7 @@ from circuitbook.model import Transformer
 from circuitbook.probe import paired_difference
 
 ROWS = 256  # rows of logits in hand at once: 4 MB at 4,096 words
+ENTRIES = 2**21  # of a table in hand, so fewer rows at a large vocabulary
 
 
 class TermLosses(NamedTuple):
@@ -44,8 +51,9 @@ def path_name(path: tuple[tuple[int, int], ...]) -> str:
     return " → ".join(f"{l}.{h}" for l, h in path)
 
 
-def _rows(n: int) -> Iterator[slice]:
-    return (slice(a, min(a + ROWS, n)) for a in range(0, n, ROWS))
+def _rows(n: int, d_vocab: int) -> Iterator[slice]:
+    rows = min(ROWS, max(16, ENTRIES // d_vocab))
+    return (slice(a, min(a + rows, n)) for a in range(0, n, rows))
 
 
 class _Scorer:
@@ -73,18 +81,17 @@ def term_losses(
     first: int = 0,
     single: bool = True,
 ) -> TermLosses:
-    """Losses of orders, layers and single terms, window by window; models without norm and biases.
+    """Losses of orders, layers and single terms, window by window, with patterns and scales frozen.
 
     Predictions made at positions `first` ... n-2 count. single=False leaves single terms out.
     Cost: two exponentials of a table of logits for each term and window. Memory: a few tables of
-    256 rows of logits.
-    Raises ValueError for a model with a norm or biases, whose terms the orders do not exhaust.
+    some rows of logits, and a d_head x d_vocab matrix for each head.
+    Raises ValueError for a model with MLPs.
     """
     cfg = model.cfg
-    if cfg.norm != "none" or cfg.attn_bias or cfg.unembed_bias or cfg.positions == "standard":
-        raise ValueError("term losses are for models with one source: no norm, bias or position")
-    W_U = model.W_U
-    outs = {(l, h): model.W_O[l, h] @ W_U for l in range(cfg.n_layers) for h in range(cfg.n_heads)}
+    W_U, read_U = model.W_U, expand.read_weights(model.ln_final, model.W_U)
+    heads = [(l, h) for l in range(cfg.n_layers) for h in range(cfg.n_heads)]
+    outs = {(l, h): model.W_O[l, h] @ read_U for l, h in heads if single}
     rows = [_one_window(model, w, W_U, outs, first, single) for w in tokens.split(1)]
     names, *columns = zip(*rows, strict=True)
     orders, layers, added, removed = (torch.stack(x) for x in columns)
@@ -96,21 +103,29 @@ def _one_window(
 ) -> tuple[list[str], Tensor, Tensor, Tensor, Tensor]:
     # One window: the terms once, then every sum of them, a chunk of rows at a time.
     span, layers = slice(first, window.shape[1] - 1), model.cfg.n_layers
-    terms = list(expand.expand(model, window, expand.record(model, window)))
-    insides = {t.path: t.inside[0, span] for t in terms if t.order and single}
+    ran = expand.record(model, window)
+    scale = None if ran.last_scale is None else ran.last_scale[0, span]
+    terms = list(expand.expand(model, window, ran, direct=True))
+    insides: dict[tuple, Tensor] = {}
+    for t in terms:
+        if t.order and single:
+            z = t.inside[0, span] if scale is None else t.inside[0, span] / scale
+            insides[t.path] = insides[t.path] + z if t.path in insides else z
     sums = expand.gather(terms, lambda t: (t.order, t.path[0][0] if t.order == 1 else -1))
-    parts = {k: x[0, span] for k, x in sums.items()}  # streams: by order, order 1 by layer
+    parts = {k: expand.read(model.ln_final, x[0, span], scale) for k, x in sums.items()}
+    always = expand.unembed_bias(model)
     targets = window[0, first + 1 :, None]
     count = len(targets)
     orders, by_layer = torch.zeros(layers + 1).double(), torch.zeros(layers).double()
     added, removed = torch.zeros(2, len(insides)).double()
-    for at in _rows(count):
-        score = _Scorer(targets[at], parts[0, -1].new_empty(ROWS, W_U.shape[1]))
+    for at in _rows(count, W_U.shape[1]):
+        score = _Scorer(targets[at], parts[0, -1].new_empty(at.stop - at.start, W_U.shape[1]))
         none, nothing = (
             parts[0, -1].new_zeros(at.stop - at.start, 1),
             W_U.new_zeros(1, W_U.shape[1]),
         )
         tables = {k: x[at] @ W_U for k, x in parts.items()}
+        tables[0, -1] += always
         direct = total = tables[0, -1]
         for l in range(layers):
             by_layer[l] += score((direct + tables[1, l]).log_softmax(1), none, nothing, 1.0)

@@ -2,6 +2,9 @@
 
     python -m circuitbook.gallery [--check] [chapter ...]
 
+With MODELS=published only committed evidence is drawn there; what was measured on this machine is
+drawn into build/published/figures.
+
 Each file carries a hash of the result and of the drawing code that made it, so a figure is drawn
 again only when one of them has changed, and not because another machine draws a letter one shade
 lighter. --check writes nothing and fails when a figure or its alt text is not what results say.
@@ -61,16 +64,39 @@ def up_to_date(path: Path, mark: str, alt: str | None) -> bool:
     return alt is not None and path.is_file() and _KEY + mark.encode() in path.read_bytes()
 
 
+def folders() -> list[Path]:
+    """Where today's figures lie; the last one is for committed evidence."""
+    if paths.quick():
+        return [paths.BUILD / "quick" / "figures" / paths.models()]
+    committed = paths.FIGURES / paths.models()
+    if paths.models() == "course":
+        return [committed]
+    return [paths.BUILD / paths.models() / "figures", committed]
+
+
+def folder_for(result: Path | None, chapter: str) -> Path:
+    """Where the figures of a chapter belong that was read from the file `result`."""
+    return folders()[-1 if result == results.evidence_path(chapter) else 0]
+
+
+def read_alts(folder: Path) -> dict[str, str]:
+    """File name → text in place of the figure, as written in a folder."""
+    path = folder / "alt.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def orphaned(folder: Path, kept: set[Path]) -> list[Path]:
+    """The figures in a folder that no lesson has any more."""
+    return sorted(set(folder.glob("*.png")) - kept)
+
+
 def main(argv: list[str] | None = None) -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m circuitbook.gallery", description=__doc__)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("chapter", nargs="*")
     args = parser.parse_args(argv)
-    quick = paths.quick()
-    folder = (paths.BUILD / "quick" / "figures" if quick else paths.FIGURES) / paths.models()
-    alts = folder / "alt.json"
-    known = json.loads(alts.read_text(encoding="utf-8")) if alts.is_file() else {}
+    alts = {folder: read_alts(folder) for folder in folders()}
     wrong, kept = [], set()
     for chapter in args.chapter or chapters():
         own = figures(chapter[:2])
@@ -81,10 +107,12 @@ def main(argv: list[str] | None = None) -> int:
         except FileNotFoundError as error:
             print(f"{chapter}: {error}")
             continue
+        folder = folder_for(r.source, chapter)
+        known = alts[folder]
         mark, drawn = source(chapter, r), 0
         for name, draw in own.items():
             path = folder / f"{chapter[:2]}_{name}.png"
-            kept.add(path.name)
+            kept.add(path)
             fresh = up_to_date(path, mark, known.get(path.name))
             if args.check:
                 shown = draw(r)
@@ -96,14 +124,16 @@ def main(argv: list[str] | None = None) -> int:
                 plots.write_figure(path, stamped(shown.png, mark), shown.alt)
                 drawn += 1
         print(f"{chapter}: {len(own)} figures" + ("" if args.check else f", {drawn} drawn"))
-    orphans = sorted({p.name for p in folder.glob("*.png")} - kept) if not args.chapter else []
-    if args.check:
-        wrong += orphans
-    elif orphans:
-        for name in orphans:
-            (folder / name).unlink()
-        known = json.loads(alts.read_text(encoding="utf-8"))
-        plots.write_alts(folder, {k: v for k, v in known.items() if k in kept})
+    for folder in [] if args.chapter else folders():
+        gone = orphaned(folder, kept)
+        if args.check:
+            wrong += [path.name for path in gone]
+        elif gone:
+            for path in gone:
+                path.unlink()
+            names = {path.name for path in kept if path.parent == folder}
+            told = read_alts(folder).items()
+            plots.write_alts(folder, {name: alt for name, alt in told if name in names})
     if wrong:
         print(f"not what the results say (run `make figures`): {', '.join(wrong)}", file=sys.stderr)
     return 1 if wrong else 0

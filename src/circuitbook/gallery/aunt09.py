@@ -4,14 +4,14 @@ import numpy as np
 
 from circuitbook import plots
 
-TWO = ("attn-only-2l", "attn-only-2l-again", "gelu-2l")
 SWAPS = {
     "none": "as it is",
     "first": "first title",
     "last": "last title",
     "both": "both titles",
 }
-CLASSES = ("neither", "query side", "key side", "both")
+# The last two only where positions stand in the stream and there are biases.
+CLASSES = ("neither", "query side", "key side", "both", "position", "bias")
 
 
 def _models(a):
@@ -21,17 +21,24 @@ def _models(a):
 def read_sides(r):
     """The edges into the name's lead over its rivals by source token, and its own edge by path."""
     a = r["aunt"]
-    tokens = [t if t != "<|bos|>" else "BOS" for t in a["tokens"]]
+    tokens = [t if t.lower() != "<|bos|>" else "BOS" for t in a["tokens"]]
     models = {"one layer": a["roles"]["attn-only-1l"], "two layers": a["roles"]["attn-only-2l"]}
     at = a["places"][0][1]
+    there = all(np.argmax(m["read"]["edges"]) == at for m in models.values())
+    others = {name: m["read"].get("others", {}) for name, m in models.items()}
+    rest = {name: sum(np.sum(x) for x in o.values()) for name, o in others.items() if o}
+    not_drawn = "\nnot drawn: positions and biases, " if rest else ""
+    not_drawn += ", ".join(f"{name} {x:.2f} in all" for name, x in rest.items())
 
     def edges(ax):
         plots.bars(
             {name: m["read"]["edges"] for name, m in models.items()},
             groups=tokens,
-            x_label="token that is read (the last one also by the direct path)",
+            x_label="token that is read (the last one also by the direct path)" + not_drawn,
             y_label="edge into the name's lead",
-            title='What a graph shows: the lead of "Sally" over other names was read at "Sally"',
+            title='What a graph shows: the lead of "Sally" over other names was read at "Sally"'
+            if there
+            else 'What a graph shows: where the lead of "Sally" over other names was read',
             ax=ax,
         )
         ax.axhline(0, color="#555555", linewidth=0.8)
@@ -65,6 +72,7 @@ def read_sides(r):
         f"{name}: {m['read']['edges'][at]:.2f} from the name, {m['read']['edges'][-1]:.2f} from "
         f"the last token, strongest path {m['read']['paths'][0][0]} with "
         f"{m['read']['paths'][0][1]:.2f}"
+        + "".join(f", {np.sum(x):.2f} from all of {kind}" for kind, x in others[name].items())
         for name, m in models.items()
     )
     return plots.panels(
@@ -80,11 +88,14 @@ def reason_sides(r):
     """The score at (last title, name): by class in every model, by pair of sources in one."""
     a = r["aunt"]
     models, two = _models(a), a["roles"]["attn-only-2l"]
-    sources = two["reason"]["sources"]
+    sources, kinds = two["reason"]["sources"], [c for c in CLASSES if c in two["reason"]["classes"]]
+
+    def value(m, c):
+        return m["reason"]["classes"][c][0]
 
     def classes(ax):
         plots.bars(
-            {c: [m["reason"]["classes"][c][0] for m in models.values()] for c in CLASSES},
+            {c: [value(m, c) for m in models.values()] for c in kinds},
             groups=list(models),
             x_label="model (its head that looks at the name)",
             y_label="score minus its mean over keys",
@@ -92,11 +103,11 @@ def reason_sides(r):
             ax=ax,
         )
         ax.axhline(0, color="#555555", linewidth=0.8)
-        ax.set_ylim(top=1.25 * ax.get_ylim()[1])
+        ax.set_ylim(top=(1.25 if len(kinds) == 4 else 1.5) * ax.get_ylim()[1])
         ax.set_xticks(
             range(len(models)), labels=[f"{n}\n{m['head']}" for n, m in models.items()], fontsize=8
         )
-        ax.legend(ncols=2, loc="upper left")
+        ax.legend(ncols=2 if len(kinds) == 4 else 3, loc="upper left")
 
     def pairs(ax):
         plots.heatmap(
@@ -116,8 +127,7 @@ def reason_sides(r):
     m = np.array(two["reason"]["matrix"])
     i, j = np.unravel_index(np.abs(m).argmax(), m.shape)
     told = "; ".join(
-        f"{n}: " + ", ".join(f"{c} {x['reason']['classes'][c][0]:.2f}" for c in CLASSES)
-        for n, x in models.items()
+        f"{n}: " + ", ".join(f"{c} {value(x, c):.2f}" for c in kinds) for n, x in models.items()
     )
     return plots.panels(
         [classes, pairs],
@@ -168,7 +178,11 @@ def title_controls(r):
 
 def reason_cuts(r):
     """Attention to the name after one edge into the reader is cut, in the two-layer models."""
-    models = {n: r["aunt"]["roles"][n] for n in TWO}
+    models = {n: m for n, m in r["aunt"]["roles"].items() if "cuts" in m}
+    reason = all(
+        m["cuts"]["key"]["attention"][0] <= m["cuts"]["none"]["attention"][0] / 2
+        for m in models.values()
+    )
     order = [("key", "key"), ("patched", "key, from the\nother prompt"), ("query", "query"),
              ("value", "value")]  # fmt: skip
 
@@ -193,7 +207,7 @@ def reason_cuts(r):
         groups=labels,
         x_label="edge cut, previous-token head into later head (farthest: moves attention most)",
         y_label="attention to the name",
-        title="One edge carries the reason",
+        title="One edge carries the reason" if reason else "Which edge carries the reason?",
         ax=ax,
     )
     ax.set_ylim(0, 1.2)

@@ -21,15 +21,16 @@ RUNGS = (
 @plots.figure
 def loss_by_index(r):
     """Held-out loss against the place in the window, in means over 16 tokens."""
-    curves = {role: r["loss"][role]["bins"] for role in MAIN}
-    n = len(curves["attn-only-0l"])
+    curves = {role: r["loss"][role]["bins"] for role in MAIN if role in r["loss"]}
+    n = len(curves["attn-only-1l"])
+    how_many = {4: "four", 5: "five"}[len(curves)]
     ends = ", ".join(f"{role} {bins[-1]:.2f}" for role, bins in curves.items())
     return plots.lines(
         {role: ([8 + 16 * i for i in range(n)], bins) for role, bins in curves.items()},
         x_label="index of the predicted token (means over 16 tokens)",
         y_label="held-out loss (nats)",
         title="A second layer helps most late in the window",
-        alt=f"Loss against token index for five models. In the last bin: {ends} nats.",
+        alt=f"Loss against token index for {how_many} models. In the last bin: {ends} nats.",
     )
 
 

@@ -54,6 +54,9 @@ def stream_effects(r):
     heads = list(r["against"])
     effects, (writer, reader) = r["effects"]["mean"], r["pair"]
     at = heads.index(writer)
+    lies = "the last layer lies on it"
+    if "position" in r["centred"]:  # a model with LayerNorm: a removal moves the final scale too
+        lies = "on text the last layer lies on it, on prompts it does up to the final scale"
 
     def groups(direct, total):
         out, words = {}, {}
@@ -88,8 +91,8 @@ def stream_effects(r):
             panel(effects["direct"], effects["total"], "nats", "Held-out text, write at its mean"),
         ],
         size=(10.0, 4.2),
-        alt=f"Each head's direct effect against its total effect, with the line of equality; the "
-        f"last layer lies on it. The pair's {writer}: {effects['direct'][at]:.3f} nats direct and "
+        alt=f"Each head's direct effect against its total effect, with the line of equality; "
+        f"{lies}. The pair's {writer}: {effects['direct'][at]:.3f} nats direct and "
         f"{effects['total'][at]:.3f} total on held-out text.",
     )
 

@@ -16,6 +16,12 @@ def _terms(r, virtual):
     return zip(*[row for row in rows if (" → " in row[0]) == virtual], strict=True)
 
 
+def _head_room(ax, pairs, factor):
+    """Room for a legend above the bars, also where every bar hangs below zero."""
+    top, low = max(m + s for m, s in pairs), min(m - s for m, s in pairs)
+    ax.set_ylim(top=factor * top if top > 0 else (1 - factor) * low)
+
+
 @plots.figure
 def paths_by_order(r):
     """Loss by order for the trained and the planted models, and layers counted first or second."""
@@ -74,7 +80,7 @@ def paths_by_order(r):
         ax.set_xlabel("terms that are added")
         ax.set_title("Two layers: who is counted first")
         ax.legend(loc="upper right")
-        ax.set_ylim(top=1.3 * max(m + s for m, s in (*first, *second)))
+        _head_room(ax, (*first, *second), 1.3)
 
     told = "; ".join(f"{k}: " + ", ".join(f"{m:.2f}" for m, _ in v) for k, v in loss.items())
     return plots.panels(
@@ -109,7 +115,7 @@ def paths_heads(r):
     ax.set_xlabel("head on the path (layer.head)")
     ax.set_ylabel("nats a token, with standard error")
     ax.set_title("Paths through one head: two questions, two answers")
-    ax.set_ylim(top=1.25 * max(m + s for m, s in (*added, *removed)))
+    _head_room(ax, (*added, *removed), 1.25)
     ax.legend(loc="upper left", ncols=2)
     most = {w: max(zip(v, names, strict=True)) for w, v in (("a", added), ("r", removed))}
     return plots.Figure(

@@ -15,6 +15,7 @@ ARMS = {
 CHANGES = ("head coordinates R", "stream coordinates G", "W_U + c 1ᵀ", "constant per query")
 ENTRIES = ("QK entry", "OV entry", "strength")
 PARTS = ("token × token", "token × position", "position × token", "position × position")
+PARTS += ("bias × token", "bias × position")  # where queries have a bias
 
 
 def visible(text):
@@ -67,7 +68,7 @@ def kinds_by_head(r):
     """How many of each head's listed triples are of each kind."""
     kinds = r["kinds"]
     names = sorted(kinds, key=lambda k: -sum(kinds[k]))
-    total = sum(map(sum, kinds.values()))
+    total = max(sum(map(sum, kinds.values())), 1)
     told = "; ".join(f"{k}: {sum(kinds[k]) / total:.0%}" for k in names)
     return plots.heatmap(
         [kinds[k] for k in names],
@@ -143,6 +144,11 @@ def text_by_head(r):
 @plots.figure
 def bug_squares(r, most=3):
     """For a few bugs: the head's 2 x 2 boosts beside the text's 2 x 2 counts."""
+    if not r["bugs"]:
+        fig, ax = plots.canvas(size=(6.0, 2.0))
+        ax.text(0.5, 0.5, "No bug was found in this text.", ha="center", va="center")
+        ax.set_axis_off()
+        return plots.Figure(fig, "No bug was found in this text, so there is no square to show.")
     shown = r["bugs"][:1]  # the largest push, then what the text says most often, other heads first
     for bug in sorted(r["bugs"], key=lambda b: -min(b["counts"][0][0], b["counts"][1][1])):
         if len(shown) < most and bug["head"] not in [b["head"] for b in shown]:
@@ -248,7 +254,7 @@ def where_tables_fail(r):
     def parts(ax):
         plots.heatmap(
             shares,
-            x_ticks=PARTS,
+            x_ticks=PARTS[: shares.shape[1]],
             y_ticks=_groups(r),
             signed=True,
             limit=1.0,
@@ -277,13 +283,16 @@ def kind_table(r):
     def share(hits, n):
         return f"{hits} of {n}"
 
+    if not r["table"]:
+        return [{"kind": "none of the listed triples meets often enough in this text"}]
+    boost = "OV boost (logits)" if "scale_moves" not in r else "OV boost (logits × final scale)"
     return [
         {
             "kind": row["kind"],
             "head": row["head"],
             "source … destination → output": triple(row["triple"]),
             "centred QK (score)": row["qk"],
-            "OV boost (logits)": row["ov"],
+            boost: row["ov"],
             "with": share(*row["with"]),
             "without": share(*row["without"]),
             "log odds (nats)": row["log_odds"],
@@ -294,7 +303,7 @@ def kind_table(r):
 
 def bug_table(r):
     """Every bug in a line: counts, and the running model's numbers, for plots.table."""
-    out = []
+    out = [] if r["bugs"] else [{"head": "no bug was found in this text"}]
     for bug in r["bugs"]:
         (a, b), (c, d) = bug["counts"]
         wrong = bug["rise"][0][1], bug["rise"][1][0]

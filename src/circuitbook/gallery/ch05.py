@@ -282,20 +282,25 @@ def composition_survives(r):
 def who_supplies_values(r):
     """What each second-layer head moves, by source: the token, or earlier heads' writes."""
     values = np.array(r["values"])
-    wide = values[:, 2:].sum(1)
-    chief = values[:, 2:].argmax(1)
+    heads = slice(2, 2 + len(r["several"]))  # position second; a bias, if there is one, at the end
+    wide, chief = values[:, heads].sum(1), values[:, heads].argmax(1)
+    groups = {"token": values[:, 0], "writes of earlier heads": wide}
+    other = 1 - values[:, 0] - wide
+    if np.abs(other).max() > 1e-4:  # positions in the stream, and biases
+        groups["position and bias"] = other
     told = "; ".join(f"1.{j}: {w:.0%}, most by 0.{c}" for j, (w, c) in enumerate(zip(wide, chief)))
     fig, ax = plots.canvas(size=(7.5, 3.6))
     plots.bars(
-        {"token": values[:, 0], "writes of earlier heads": wide},
+        groups,
         groups=_heads(1),
         x_label="second-layer head",
         y_label="covariance share of its write",
         title="Who supplies what a head moves",
         ax=ax,
     )
-    ax.set_ylim(min(0, values[:, 0].min(), wide.min()) * 1.1, 1.25 * max(values[:, 0].max(), 1))
-    ax.legend(ncols=2, loc="upper center")
+    low, high = (end(*(end(v) for v in groups.values())) for end in (min, max))
+    ax.set_ylim(min(0, low) * 1.1, 1.25 * max(high, 1))
+    ax.legend(ncols=len(groups), loc="upper center")
     return plots.Figure(fig, f"Share of earlier heads' writes in what each head moves. {told}.")
 
 

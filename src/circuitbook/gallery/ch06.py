@@ -3,6 +3,7 @@
 import numpy as np
 
 from circuitbook import plots
+from circuitbook.gallery.tables06 import own
 
 INPUTS = ("query", "key", "value")
 GREY = {"color": "#999999", "alpha": 0.12, "zorder": 0}
@@ -15,10 +16,8 @@ HAND_CUTS = ("whole", "without 0.0", "without 1.0", *INPUTS)
 @plots.figure
 def induction_controls(r):
     """Prefix matching of heads whose rule is known, with jittered and with equal gaps."""
-    told = "; ".join(
-        f"{k}: {r['controls']['jittered gaps'][k]:.2f} and {r['controls']['equal gaps'][k]:.2f}"
-        for k in KINDS
-    )
+    jit, even = r["controls"]["jittered gaps"], r["controls"]["equal gaps"]
+    told = "; ".join(f"{k}: {jit[k]:.2f} and {even[k]:.2f}" for k in KINDS)
 
     def draw(ax):
         plots.bars(
@@ -136,7 +135,7 @@ def corner_plot(r):
             labels={f"through {writer}": outside},
             x_label="second head copies (eigenvalue score)",
             y_label="it matches what the first moved (eigenvalue score)",
-            title=f"Every pair of heads; in the corner: {named}",
+            title=f"Every pair of heads; in the corner: {named or 'none'}",
             ax=ax,
         )
         ax.set_xlim(-1.1, 1.25)
@@ -269,6 +268,7 @@ def phase_change(r):
     """Loss and four scores against tokens seen, for every two-layer run and the one-layer run."""
     grown, million = r["growth"], 1e6
     windows = [e["window"] for e in grown["events"].values() if e["found"]]
+    seen_label = f"tokens seen (millions{own(r, 'induction.phase_change')})"
 
     def draw(key, label):
         def panel(ax):
@@ -278,7 +278,7 @@ def phase_change(r):
                     for role, t in sorted(grown["traces"].items(), key=deepest_first)
                     if key in t
                 },
-                x_label="tokens seen (millions)",
+                x_label=seen_label,
                 y_label=label,
                 title=label.split(" (")[0],
                 ax=ax,
@@ -297,7 +297,7 @@ def phase_change(r):
             {k: (np.array(g["tokens"]) / million, g["gap"]) for k, g in grown["gap"].items()},
             errors={k: g["se"] for k, g in grown["gap"].items()},
             zero=True,
-            x_label="tokens seen (millions)",
+            x_label=seen_label,
             y_label="one layer's loss minus this (nats)",
             title="How far two layers are ahead",
             ax=ax,
@@ -338,7 +338,7 @@ def loss_paths(r):
         {role: (path[:, 0], path[:, 1]) for role, path in paths.items()},
         x_label=f"first component ({pca['share'][0]:.0%} of the variance)",
         y_label=f"second component ({pca['share'][1]:.0%})",
-        title="Per-token losses of the snapshots",
+        title=f"Per-token losses of the snapshots{own(r, 'induction.turn')}",
         ax=ax,
     )
     told = []

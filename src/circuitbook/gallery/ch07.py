@@ -77,8 +77,8 @@ def mlp_shares(r):
 @plots.figure
 def without_mlps(r):
     """Share of the loss that gelu-2l explains when its MLPs are silenced, by way of silencing."""
-    shares = {name: r["without"][name]["explained"][0] for name in WAYS}
-    rises = {name: r["without"][name]["rise"] for name in WAYS}
+    shares = {name: r["without"][name]["explained"][0] for name in WAYS if name in r["without"]}
+    rises = {name: r["without"][name]["rise"] for name in shares}
     label, title = "rise of the loss (nats, one standard error)", "Paired with the whole model"
     rise = _barred(rises, title, label, "", errors=True)
 
@@ -225,12 +225,13 @@ def words_without_neuron(r):
 def context_by_index(r):
     """Loss by index of the token for five models; and the broad score of each with its error."""
     curves, levels = r["icl"]["by_index"], r["icl"]["levels"]
-    broad = {role: levels[role]["broad"] for role in ROLES}
+    roles = [role for role in ROLES if role in levels]
+    broad = {role: levels[role]["broad"] for role in roles}
 
     def loss(ax):
         plots.lines(
-            {role: (np.array(curves[role]["index"]), curves[role]["loss"]) for role in ROLES},
-            errors={role: curves[role]["se"] for role in ROLES},
+            {role: (np.array(curves[role]["index"]), curves[role]["loss"]) for role in roles},
+            errors={role: curves[role]["se"] for role in roles},
             log_x=True,
             x_label="index of the token after BOS (mean of a bin)",
             y_label="loss (nats)",

@@ -10,7 +10,8 @@ LOOK = {"no MLP": (0, ""), "MLP 0": (1, "//"), "MLP 1": (2, ".."), "MLP 0 + MLP 
 
 
 WAYS = {"token": "the token", "head": "a head of layer 0", "head, MLP 0": "a head, then MLP 0",
-        "bias row": "MLP 0's bias row"}  # fmt: skip
+        "bias row": "MLP 0's bias row", "position": "the position",
+        "bias of the heads": "b_O of layer 0"}  # fmt: skip
 
 
 def _order(name):
@@ -68,7 +69,7 @@ def reader_ways(r):
     ways = o["ways"]
     before = list(dict.fromkeys(w.split(f" → {name}")[0] for w in ways))
     after = list(dict.fromkeys(w.split(" → ")[-1] for w in ways))
-    fig, ax = plots.canvas(size=(8, 3.6))
+    fig, ax = plots.canvas(size=(8 if len(before) < 6 else 11, 3.6))
     for j, end in enumerate(after):
         where = np.arange(len(before)) + (j - (len(after) - 1) / 2) * 0.4
         rows = [ways.get(f"{b} → {name} → {end}", [0.0, 0.0]) for b in before]
@@ -183,7 +184,8 @@ def frozen_levels(r):
 def operator_survival(r):
     """Which change of the weights moves which of this part's numbers."""
     moves = r["operators"]["survive"]
-    changes = [c for c in moves if c != "neurons rotated"]  # that one is another function
+    # The last two are other functions; the second is there for models with LayerNorm.
+    changes = [c for c in moves if c not in ("neurons rotated", "any invertible G")]
     return box(
         moves,
         changes,

@@ -19,6 +19,17 @@ EVIDENCE = (
 )
 
 
+def own(r, id):
+    """ ", course models" where this part of the chapter was measured on them for want of others."""
+    return ", course models" if r.claims[id].get("models") == "course" else ""
+
+
+def state(r, id):
+    """How a claim stands, in words for a table."""
+    word = "holds" if r.claims[id]["holds"] else "fails"
+    return ("random weights" if r.claims[id].get("random_weights") else word) + own(r, id)
+
+
 def evidence_rows(r):
     """Claim, evidence, model size, state: from the claims themselves, for plots.table."""
     return [
@@ -26,7 +37,7 @@ def evidence_rows(r):
             "claim": words,
             "evidence": r.claims[id]["label"],
             "model": size,
-            "state": "holds" if r.claims[id]["holds"] else "fails",
+            "state": state(r, id),
         }
         for words, id, size in EVIDENCE
     ]

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from circuitbook import compose, cut, gauge, probe, scan
 from circuitbook.cut import Cut, Head
+from circuitbook.induction import ratio
 from circuitbook.model import Transformer
 from circuitbook.probe import Estimate, RepeatedBatch, paired_difference
 from circuitbook.stream import heads_of
@@ -103,9 +104,13 @@ def estimate(values: Float[Tensor, " n"], other: Tensor | float = 0.0) -> Estima
     return paired_difference(values, torch.zeros_like(values) + other, torch.arange(len(values)))
 
 
-def induction_heads(clean: Readout, floor: float = 0.1) -> list[int]:
-    """The last layer's heads whose prefix matching is above what any control head may score."""
-    return [h for h, s in enumerate(clean.prefix.mean(0).tolist()) if s >= floor]
+def induction_heads(clean: Readout, *also: int, floor: float = 0.1) -> list[int]:
+    """The last layer's heads whose prefix matching is above what any control head may score.
+
+    Give the pair's reader in `also`: it is then among them even in a model without such heads.
+    """
+    scores = clean.prefix.mean(0).tolist()
+    return [h for h, s in enumerate(scores) if s >= floor or h in also]
 
 
 # ---------------------------------------------------------------- edges
@@ -148,7 +153,8 @@ def through_mlp(
     w is what the writer wrote. With one MLP M between, which reads m (the stream after the writer's
     layer attended), the reader's input holds w and M(m). direct: x - w. mediated: x - [M(m) -
     M(m - w)], the MLP's answer to w being there. both: x - w - [M(m) - M(m - w)]. Everyone else,
-    and the reader's other inputs, still see the MLP's true output.
+    and the reader's other inputs, still see the MLP's true output. LayerNorm's scales are
+    recomputed: before M for m - w, before the head for what is left of x.
     Raises ValueError unless the writer is in the layer just before the reader, with an MLP in it.
     """
     (l1, h1), (l2, h2) = writer, reader
@@ -267,8 +273,8 @@ def icl_study(
         "difference": {k: x[:2] for k, x in found.items()},
         "sets": names,
         "random": [x[:2] for x in each],
-        "share": found["lost"].mean / found["gain"].mean,
-        "random_share": [x.mean / found["gain"].mean for x in each],
+        "share": ratio(found["lost"].mean, found["gain"].mean),
+        "random_share": [ratio(x.mean, found["gain"].mean) for x in each],
     }
 
 
@@ -348,18 +354,18 @@ def four_changes(
 ) -> dict[str, tuple[Transformer, Cut | None]]:
     """change -> (model, hooks): four changes that keep every probability; R, G of condition 10.
 
-    change_heads(W_Q, W_K, W_V, W_O, R) gives the four matrices in head coordinates R.
+    change_heads(W_Q, W_K, W_V, W_O, R) gives the four matrices in head coordinates R. With
+    LayerNorm G is a rotation about the all-ones direction: any other would change the stream's mean
+    or its length. Composition scores stand still under it.
     """
     generator, cfg = torch.Generator().manual_seed(0), model.cfg
     shape = (*model.W_Q.shape[:2], cfg.d_head, cfg.d_head)
     R = gauge.invertible(*shape, generator=generator).to(model.W_E)
-    G = gauge.invertible(cfg.d_model, cfg.d_model, generator=generator)
+    G = gauge.free_change(model, generator)
     c = torch.randn(cfg.d_model, 1, generator=generator).to(model.W_E) * model.W_U.std()
     k0 = torch.randn(cfg.d_head, generator=generator)
-    parts = change_heads(model.W_Q, model.W_K, model.W_V, model.W_O, R)
-    named = dict(zip(("W_Q", "W_K", "W_V", "W_O"), parts, strict=True))
     return {
-        "head coordinates R": (gauge.with_weights(model, **named), None),
+        "head coordinates R": (gauge.turn_heads(model, change_heads, R), None),
         "stream coordinates G": (gauge.change_stream(model, G), None),
         "W_U + c 1ᵀ": (gauge.with_weights(model, W_U=model.W_U + c), None),
         "constant per query": (model, _shift_keys(model, k0)),

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitbook import cut, probe, scan, spine, tokenizer, zoo
+from circuitbook import cut, paths, probe, scan, spine, tokenizer, zoo
 from circuitbook.cut import Head
 from circuitbook.induction import circuit, phase
 from circuitbook.model import Transformer
@@ -26,6 +26,15 @@ CONTROLS = ("uniform", "first", "previous", "duplicate")
 def named(head: Head) -> str:
     """(1, 4) -> "1.4"."""
     return f"{head[0]}.{head[1]}"
+
+
+def at_hand(roles: Sequence[str]) -> dict[str, Transformer]:
+    """role -> model, for those of the roles that today's model set has."""
+    if paths.models() == "published":
+        from circuitbook.published import models
+
+        roles = [role for role in roles if role in models.ROLES]
+    return {role: zoo.load(role) for role in roles}
 
 
 def control_scores(
@@ -93,9 +102,7 @@ def example(
 ) -> dict[str, Any]:
     """One short repeat of frequent words: the head's pattern, and the same weighted by values."""
     generator = torch.Generator().manual_seed(seed)
-    batch = probe.repeated_batch(
-        words, 1, copies=2, block=6, gap=(3, 3), bos=0, generator=generator
-    )
+    batch = probe.repeated_batch(words, 1, copies=2, block=6, gap=(3, 3), generator=generator)
     pattern, moved = circuit.shown(model, batch.tokens.to(model.W_E.device), head)
     text = tokenizer.load().text
     return {
@@ -115,6 +122,9 @@ def virtual_tables(
     eigen, on_top: [writer in layer 0][reader in the last layer]; on_top is the share of `words`
     whose own column is the largest among `words`. ov: each reader's copying score (W_U centred).
     direct: on_top without any writer, the key's own token.
+    With LayerNorm the tables are those of the folded weights. What they leave out: the query's
+    scale, one positive number for a row; the scales of the keys and the query's bias, which can
+    change an order within a row.
     """
     heads = range(model.cfg.n_heads)
     eigen, on_top = np.zeros((2, len(heads), len(heads)))

@@ -11,17 +11,24 @@ from typing import Any
 
 import numpy as np
 
+from circuitbook import paths
 from circuitbook.claims import all_of, atleast, atmost, claim, equal
-from circuitbook.induction.origin import growth_claims, hand_claims
+from circuitbook.induction import ratio
+from circuitbook.induction.origin import growth_claims, hand_claims, survival_claims
 
 Data = Mapping[str, Any]
 PROTOCOLS = ("course", "one repeat", "4x25", "2x50")
 
 
 def claims(d: Data) -> list[dict]:
-    """All claims of the chapter, in the order of the lesson."""
-    parts = (score_claims, edge_claims, whole_head_claims, growth_claims, hand_claims)
-    return [c for part in parts for c in part(d)]
+    """All claims of the chapter, in the order of the lesson.
+
+    Training curves and models written by hand are the course's own, whatever today's model set.
+    """
+    measured = [c for part in (score_claims, edge_claims, whole_head_claims) for c in part(d)]
+    with paths.model_set("course"):
+        own = growth_claims(d) + hand_claims(d)
+    return measured + own + survival_claims(d)
 
 
 def _places(d: Data) -> tuple[int, int]:
@@ -183,7 +190,7 @@ def edge_claims(d: Data) -> list[dict]:
     all_sizes = d["sizes"].values()
     others = [h for h in range(len(first)) if h != p]
     plain = [h for h in others if d["previous"][h] < 0.1]  # no previous-token heads themselves
-    worst, helper = max(plain, key=lambda h: lost[h, 1]), max(others, key=lambda h: lost[h, 1])
+    worst, helper = (max(x, key=lambda h: lost[h, 1], default=None) for x in (plain, others))
     return [
         claim(
             "induction.key_cut",
@@ -223,8 +230,8 @@ def edge_claims(d: Data) -> list[dict]:
             "{floor}), the key cut that costs most is that of head {head}: {value:.1%}. "
             "At most {bound:.0%} was allowed.",
             label="intervention",
-            values={"n": len(plain), "floor": 0.1, "head": first[worst]},
-            holds=atmost(lost[worst, 1], 0.2),
+            values={"n": len(plain), "floor": 0.1, "head": first[worst] if plain else "none"},
+            holds=atmost(lost[worst, 1] if plain else 0.0, 0.2),
         ),
         claim(
             "induction.no_second_helper",
@@ -246,7 +253,7 @@ def edge_claims(d: Data) -> list[dict]:
                 "key_se": me["rise_se"]["key"],
                 "query": me["rise"]["query"],
                 "val": me["rise"]["value"],
-                "least": min(m / s for m, s in me["key_more"]),
+                "least": min(ratio(m, s) for m, s in me["key_more"]),
             },
             holds=all_of(*(atleast(m - 2 * s, 0) for m, s in me["key_more"])),
         ),
@@ -302,7 +309,7 @@ def whole_head_claims(d: Data) -> list[dict]:
                 "se": rerun["rise_se"],
                 "kept": kept["rise"],
             },
-            holds=atmost(kept["rise"] / rerun["rise"], 0.2),
+            holds=atmost(ratio(kept["rise"], rerun["rise"]), 0.2),
         ),
         claim(
             "induction.alone",
@@ -344,6 +351,6 @@ def whole_head_claims(d: Data) -> list[dict]:
             "errors (asked: {bound}).",
             label="intervention",
             values={"mean": gap["more than random"][0], "se": gap["more than random"][1]},
-            holds=atleast(gap["more than random"][0] / gap["more than random"][1], 2),
+            holds=atleast(ratio(*gap["more than random"]), 2),
         ),
     ]

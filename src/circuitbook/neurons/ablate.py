@@ -1,11 +1,13 @@
 """Does a neuron do what its output row claims? Take it away where it fires, and read its own words.
 
 Mean ablation: the activation a becomes its mean over the text, at every position. In the last
-layer nothing but the unembedding comes after, so running again means subtracting one vector,
-(a - mean) v, from the last stream. In an earlier layer everything after it is run again.
+layer nothing but the final norm, if there is one, and the unembedding comes after, so running again
+means subtracting one vector, (a - mean) v, from the last stream. In an earlier layer everything
+after it is run again.
 
-Its logits must fall by (a - mean) v W_U: that is algebra. Whether its words lose probability, and
-whether they were the right words, is not.
+Its logits must fall by (a - mean) v W_U: that is algebra. With a final norm so they do, divided by
+its scale, when that scale is frozen; probabilities are those of a run with the new scale. Whether
+its words lose probability, and whether they were the right words, is not algebra.
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ from circuitbook.cut import Cut
 from circuitbook.model import Transformer
 from circuitbook.neurons.contexts import FIRES, Survey, Text, activations
 from circuitbook.neurons.expansion import seen
+from circuitbook.neurons.norms import logits_of, output_reader, placed
 from circuitbook.neurons.tables import written
 from circuitbook.probe import clustered_mean, paired_difference
+from circuitbook.stream import final_scale
 
 
 def partners(
@@ -62,7 +66,8 @@ class Effect(NamedTuple):
     partner: Float[Tensor, " n"]  # fall of log P(its own words) when the partner is ablated
     same_push: Float[Tensor, " n"]  # the same, the partner's write being as long as its own
     logit: Float[Tensor, " n"]  # fall of the mean centred logit of its words, measured
-    algebra: Float[Tensor, " n"]  # (a - mean) times its mean boost, from the weights
+    algebra: Float[Tensor, " n"]  # (a - mean) times its mean boost over the scale, from weights
+    logit_again: Float[Tensor, " n"]  # as logit, the final norm's scale not frozen but run again
     right: Float[Tensor, " n"]  # 1 where the next token is one of its words
     other_right: Float[Tensor, " n"]  # 1 where it is one of the partner's words
     loss: Float[Tensor, " n"]  # rise of the loss when it is ablated
@@ -78,23 +83,28 @@ def effects(
     partner: Int[Tensor, " d_mlp"],
     rows: int = 1024,
 ) -> Effect:
-    """Every allowed neuron at positions where it fires, ablated alone; last layer of the model."""
-    layer = model.cfg.n_layers - 1
-    mlp, W_U = model.blocks[layer].mlp, model.W_U
+    """Every allowed neuron at positions where it fires, ablated alone; last layer of the model.
+
+    Only "logit" has the final norm's scale frozen; with every other number it is run again.
+    """
+    layer, normed = model.cfg.n_layers - 1, model.cfg.norm != "none"
+    mlp, W_U = model.blocks[layer].mlp, output_reader(model)
+    rows = min(rows, 2**25 // model.cfg.d_vocab)  # a row holds some copies of the vocabulary
     ids = (partner >= 0).nonzero().flatten().tolist()
     neuron = torch.cat([torch.full_like(found.firing[i], i) for i in ids])
     place = torch.cat([found.firing[i] for i in ids])
     boost = written(mlp.W_out, W_U)
     out: list[tuple[Tensor, ...]] = []
     for n, p in zip(neuron.split(rows), place.split(rows), strict=True):
-        x, q = text.read[p], partner[n]
-        post = activations(model, x, slice(None), layer)
+        x, q = text.stream[p], partner[n]
+        post = activations(model, text.read[p], slice(None), layer)
         last = x + post @ mlp.W_out + (mlp.b_out if mlp.b_out is not None else 0)
         excess = post.gather(1, n[:, None]) - found.mean[n, None]
         push = excess * mlp.W_out[n]
         drift = (post.gather(1, q[:, None]) - found.mean[q, None]) * mlp.W_out[q]
-        strict = mlp.W_out[q] * (push.norm(dim=1) / mlp.W_out[q].norm(dim=1))[:, None]
-        before = last @ W_U
+        length = mlp.W_out[q].norm(dim=1).clamp_min(1e-30)
+        strict = mlp.W_out[q] * (push.norm(dim=1) / length)[:, None]
+        before, s = logits_of(model, last), final_scale(model, last)
         mine, theirs, target = words[n], words[q], text.following[p]
 
         def read(logits: Tensor, *sets: Tensor) -> list[Tensor]:
@@ -103,14 +113,19 @@ def effects(
 
         sets = mine, theirs, common[n], target[:, None]
         clean = read(before, *sets)
-        gone = before - push @ W_U
+        gone = logits_of(model, last - push) if normed else before - push @ W_U
         after = read(gone, *sets)
-        weak, strong = (read(before - move @ W_U, mine)[0] for move in (drift, strict))
-        centred = [(t.gather(1, mine).mean(-1) - t.mean(-1)) for t in (before, gone)]
+        weak, strong = (
+            read(logits_of(model, last - move) if normed else before - move @ W_U, mine)[0]
+            for move in (drift, strict)
+        )
+        frozen = logits_of(model, last - push, s) if normed else gone
+        centred = [(t.gather(1, mine).mean(-1) - t.mean(-1)) for t in (before, frozen, gone)]
         algebra = excess[:, 0] * (boost.A[n] * boost.B[:, mine].mean(-1).T).sum(-1)
+        algebra = algebra / s[:, 0] if normed else algebra
         out.append((
             clean[0] - after[0], clean[1] - after[1], clean[2] - after[2], clean[0] - weak,
-            clean[0] - strong, centred[0] - centred[1], algebra,
+            clean[0] - strong, centred[0] - centred[1], algebra, centred[0] - centred[2],
             (mine == target[:, None]).any(1).to(x),
             (theirs == target[:, None]).any(1).to(x), clean[3] - after[3],
         ))  # fmt: skip
@@ -151,6 +166,10 @@ def study(e: Effect, base_right: Float[Tensor, " d_mlp"], ids: Tensor) -> dict[s
     def paired(a: Tensor, b: Tensor | float = 0.0) -> list[float]:
         return list(paired_difference(a, torch.zeros_like(a) + b, e.doc)[:2])
 
+    def level(on: Tensor) -> list[float]:
+        there = e.doc[on].unique().numel() > 1  # no error from one document or none
+        return list(clustered_mean(e.loss[on], e.doc[on])[:2]) if there else [0.0, 0.0]
+
     def per_neuron(x: Tensor) -> Tensor:
         total = torch.zeros(int(e.neuron.max()) + 1, dtype=torch.double)
         counts = torch.bincount(e.neuron, minlength=len(total)).clamp_min(1)
@@ -160,7 +179,7 @@ def study(e: Effect, base_right: Float[Tensor, " d_mlp"], ids: Tensor) -> dict[s
         "the partner's words": e.other_words, "words as frequent": e.common_words,
         "the partner ablated": e.partner, "the partner's write, as long": e.same_push,
     }  # fmt: skip
-    own = per_neuron(e.own)
+    own, apart = per_neuron(e.own), (e.logit_again - e.logit).abs()
     right = e.right.bool()
     return {
         "neurons": len(ids),
@@ -179,9 +198,10 @@ def study(e: Effect, base_right: Float[Tensor, " d_mlp"], ids: Tensor) -> dict[s
         "neurons that lower the loss": (per_neuron(e.loss) > 0).double().mean(),
         "lift": paired(e.right, base_right[e.neuron]),
         "loss": paired(e.loss),
-        "loss where right": list(clustered_mean(e.loss[right], e.doc[right])[:2]),
-        "loss where wrong": list(clustered_mean(e.loss[~right], e.doc[~right])[:2]),
-        "algebra gap": (e.logit - e.algebra).abs().max() / e.algebra.abs().max(),
+        "loss where right": level(right),
+        "loss where wrong": level(~right),
+        "algebra gap": (e.logit - e.algebra).abs().max() / e.algebra.abs().max().clamp_min(1e-30),
+        **({"scale run again": apart.mean() / e.logit.abs().mean()} if apart.any() else {}),
     }
 
 
@@ -222,20 +242,22 @@ def earlier_layer(
     doc: Int[Tensor, " window"],
     neurons: tuple[int, ...],
     k: int = 10,
+    most: int = 2**25,
 ) -> dict[str, Any]:
     """Neurons of layer 0 of a deeper model: the fall of the log P of their own words, two ways.
 
     direct: the write is taken out of the last stream only. total: the neuron is ablated and layer 1
-    run again. Positions: where the neuron fires. A write of layer 0 is read by layer 1, so the two
-    differ, and the sign of the total is not given by algebra.
+    run again. The final norm, if there is one, is run again in both. Positions: where the neuron
+    fires, thinned evenly until their logits have no more than `most` entries. A write of layer 0 is
+    read by layer 1, so the two differ, and the sign of the total is not given by algebra.
     """
-    first, second, W_U = *model.blocks, model.W_U
-    names = ("blocks.0.mlp.hook_post", "blocks.0.hook_resid_post")
+    first, second = model.blocks
+    names = ("blocks.0.mlp.hook_post", "blocks.0.hook_resid_post", "blocks.1.hook_resid_post")
     cache = seen(model, tokens, names)
-    last, (post, below) = cache["stream"], (cache[name] for name in names)
-    place = model.W_pos[: tokens.shape[1]]
+    post, below, last = (cache[name] for name in names)
+    place = placed(model, tokens.shape[1])
     mean = post[:, 1:].mean((0, 1))
-    boost = written(first.mlp.W_out[list(neurons)], W_U)
+    boost = written(first.mlp.W_out[list(neurons)], output_reader(model))
     words = (boost.A @ boost.B).topk(k, -1).indices
     direct, total, where = [], [], []
     for i, n in enumerate(neurons):
@@ -244,14 +266,19 @@ def earlier_layer(
         busy = at.any(1)
         if not busy.any():
             continue
-        at = at[busy]
+        at = at[busy].flatten().nonzero().flatten()
+        at = at[:: -(-len(at) * model.cfg.d_vocab // most)]
         push = (post[busy][..., n] - mean[n])[..., None] * first.mlp.W_out[n]
-        again = second(below[busy] - push, place.expand_as(push))
-        stream = last[busy][at]
-        logp = [_log_p(x @ W_U, words[i]) for x in (stream, stream - push[at], again[at])]
+        changed = below[busy] - push
+        again = second(changed, None if place is None else place.expand_as(push))
+        stream, push, again = (x.flatten(0, 1)[at] for x in (last[busy], push, again))
+        logp = [_log_p(logits_of(model, x), words[i]) for x in (stream, stream - push, again)]
         direct.append(logp[0] - logp[1])
         total.append(logp[0] - logp[2])
-        where.append(doc[busy][:, None].expand(at.shape)[at])
+        where.append(doc[busy].repeat_interleave(tokens.shape[1])[at])
+    if len(torch.cat(where or [doc[:0]]).unique()) < 2:  # hardly a neuron fires: nothing to average
+        none = {name: [0.0, 0.0] for name in ("direct", "total", "fewer")}
+        return {"neurons": 0, "positions": 0, **none, "neurons that lower": 0.0, "by neuron": []}
     values = [torch.cat(x) for x in (direct, total)]
     document = torch.cat(where)
     return {

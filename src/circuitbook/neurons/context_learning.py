@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitbook import fast, tokenizer
+from circuitbook import fast, tokenizer, vocabulary
 from circuitbook.model import Transformer
 from circuitbook.probe import clustered_mean, paired_difference
 from circuitbook.results import bound
@@ -25,29 +25,8 @@ from circuitbook.results import bound
 EARLY, LATE = (41, 60), (491, 510)
 SINGLE = (50, 500)
 EDGES = (
-    1,
-    2,
-    3,
-    5,
-    8,
-    13,
-    21,
-    31,
-    41,
-    61,
-    81,
-    101,
-    131,
-    161,
-    201,
-    241,
-    291,
-    341,
-    391,
-    441,
-    491,
-    511,
-)
+    1, 2, 3, 5, 8, 13, 21, 31, 41, 61, 81, 101, 131, 161, 201, 241, 291, 341, 391, 441, 491, 511,
+)  # fmt: skip
 
 
 def indices(length: int = 512, every: int = 6) -> Int[Tensor, " chosen"]:
@@ -61,6 +40,12 @@ def indices(length: int = 512, every: int = 6) -> Int[Tensor, " chosen"]:
         *(k for r in ranges for k in r),
     }
     return torch.tensor(sorted(k for k in chosen if k <= top))
+
+
+def scored() -> Int[Tensor, " chosen"]:
+    """The k that both scores need, and no others."""
+    ranges = [torch.arange(a, b + 1) for a, b in (EARLY, LATE)]
+    return torch.cat([torch.tensor(SINGLE), *ranges]).unique()
 
 
 @torch.no_grad()
@@ -190,7 +175,8 @@ def controls(
     order as likely as the first. The mean of both scores has less noise, and what a token costs for
     itself cancels: a model that sees one token only is at 0. Errors: by document for windows
     shuffled inside themselves, by window for words drawn from all. "depth": two layers minus one,
-    paired. "entropy": late minus early entropy of the model's own guesses, in nats, likewise.
+    paired. "entropy": late minus early entropy of the model's own guesses, in nats, likewise. Says
+    nothing of a model without layers where there is none.
     """
     k = torch.cat([torch.arange(a, b + 1) for a, b in (EARLY, LATE)])
     half = EARLY[1] - EARLY[0] + 1
@@ -209,11 +195,22 @@ def controls(
                 for role, x in scored.items()
                 if role != "attn-only-0l"
             }
-        luck = found["attn-only-0l"].abs().max().item()
-        out[f"{name}, zero layers"] = bound(luck, 1e-4)
-        depth = paired_difference(found["attn-only-2l"], found["attn-only-1l"], clusters)
-        out[f"{name}, depth"] = list(depth[:2])
+        if "attn-only-0l" in found:
+            luck = found["attn-only-0l"].abs().max().item()
+            out[f"{name}, zero layers"] = bound(luck, 1e-4)
+        if "attn-only-2l" in found:
+            depth = paired_difference(found["attn-only-2l"], found["attn-only-1l"], clusters)
+            out[f"{name}, depth"] = list(depth[:2])
     return out
+
+
+def level(s: Scores, doc: Int[Tensor, " n"]) -> dict[str, Any]:
+    """Mean losses of tokens 50 and 500, and both scores with their errors, clustered."""
+    return {
+        "loss_50": s.at_50.mean(), "loss_500": s.at_500.mean(),
+        "single": list(clustered_mean(s.single, doc)[:2]),
+        "broad": list(clustered_mean(s.broad, doc)[:2]),
+    }  # fmt: skip
 
 
 def compare(s: Mapping[str, Scores], doc: Int[Tensor, " n"]) -> dict[str, Any]:
@@ -225,14 +222,11 @@ def compare(s: Mapping[str, Scores], doc: Int[Tensor, " n"]) -> dict[str, Any]:
         "MLPs, two layers": ("gelu-2l", "attn-only-2l"),
         "first layer": ("attn-only-1l", "attn-only-0l"),
     }
-    out: dict[str, Any] = {"levels": {}, "differences": {}}
-    for role, x in s.items():
-        out["levels"][role] = {
-            "loss_50": x.at_50.mean(), "loss_500": x.at_500.mean(),
-            "single": list(clustered_mean(x.single, doc)[:2]),
-            "broad": list(clustered_mean(x.broad, doc)[:2]),
-        }  # fmt: skip
+    out: dict[str, Any] = {"differences": {}}
+    out["levels"] = {role: level(x, doc) for role, x in s.items()}
     for name, (a, b) in pairs.items():
+        if not {a, b} <= set(s):
+            continue
         out["differences"][name] = {
             kind: list(paired_difference(getattr(s[a], kind), getattr(s[b], kind), doc)[:2])
             for kind in ("single", "broad")
@@ -307,11 +301,26 @@ def by_hand() -> dict[str, Any]:
 
 
 def byte_lengths() -> Int[Tensor, " d_vocab"]:
-    """How many bytes of text each token of the course's tokenizer stands for; BOS has none."""
+    """How many bytes of text each token of today's tokenizer stands for; BOS has none."""
     tok = tokenizer.load()
     sizes = [len(tok._backend.id_to_token(i)) for i in range(tok.vocab_size)]
     sizes[tok.bos] = 0
     return torch.tensor(sizes)  # the byte-level alphabet has one character for each byte
+
+
+def kinds_of(sources: list[str], tokens: Int[Tensor, "n pos"]) -> list[str]:
+    """The kind of document of each window: its source, or if all have one, how many digits it has.
+
+    One digit is a token of one byte, so the windows of one source, put in thirds by their share of
+    digits, still differ in bytes a token.
+    """
+    if len(set(sources)) > 1:
+        return sources
+    texts = vocabulary.texts()
+    digit = torch.tensor([t.strip().isdigit() for t in texts])
+    order = digit[tokens].double().mean(1).argsort(stable=True).argsort(stable=True)
+    thirds = (3 * order / len(tokens)).long().tolist()
+    return [("few digits", "some digits", "many digits")[i] for i in thirds]
 
 
 def unit_losses(
@@ -370,8 +379,13 @@ def series(compared: Mapping[str, Any]) -> dict[str, Any]:
     for role, x in compared["levels"].items():
         if role == "attn-only-0l":
             continue
-        out[f"part7.icl.{role}"] = {
-            "loss_50": x["loss_50"], "loss_500": x["loss_500"], "score": x["single"][0],
-            "plus_minus": x["single"][1], "broad": x["broad"][0],
-        }  # fmt: skip
+        out[f"part7.icl.{role}"] = series_row(x)
     return out
+
+
+def series_row(x: Mapping[str, Any]) -> dict[str, Any]:
+    """One model's `level` under the names of the series."""
+    return {
+        "loss_50": x["loss_50"], "loss_500": x["loss_500"], "score": x["single"][0],
+        "plus_minus": x["single"][1], "broad": x["broad"][0],
+    }  # fmt: skip

@@ -25,12 +25,13 @@ SLICE = 128  # neurons at a time
 class Text(NamedTuple):
     """Positions of held-out text that a neuron can be asked about; BOS is left out."""
 
-    read: Float[Tensor, "n d_model"]  # the stream that the MLP reads
+    read: Float[Tensor, "n d_model"]  # what the MLP reads: the stream, after its norm if it has one
     token: Int[Tensor, " n"]
     following: Int[Tensor, " n"]  # the next token
     doc: Int[Tensor, " n"]
     window: Int[Tensor, " n"]
     place: Int[Tensor, " n"]  # k: it is the k-th token of its window
+    stream: Float[Tensor, "n d_model"]  # the stream itself, to which the MLP adds
 
 
 @torch.no_grad()
@@ -42,7 +43,8 @@ def read_text(
 ) -> Text:
     """What the MLP of a layer reads on every token but BOS and the last, which nothing follows."""
     name = f"blocks.{layer}.hook_resid_mid"
-    read = seen(model, tokens, [name])[name][:, 1:-1].flatten(0, 1)
+    stream = seen(model, tokens, [name])[name][:, 1:-1].flatten(0, 1)
+    read = model.blocks[layer].ln2(stream.to(model.W_E.device)).cpu()
     n, length = tokens.shape[0], tokens.shape[1] - 2
     return Text(
         read,
@@ -51,13 +53,33 @@ def read_text(
         doc.repeat_interleave(length),
         torch.arange(n).repeat_interleave(length),
         torch.arange(1, length + 1).repeat(n),
+        stream,
     )
+
+
+Whiten = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+def without_ones(model: Transformer, whiten: Whiten) -> Whiten:
+    """LayerNorm's output has mean zero, so its covariance has no inverse: d - 1 coordinates have.
+
+    Gives whiten of x Q, the columns of Q an orthonormal basis of what is orthogonal to the all-ones
+    direction; without a norm, `whiten` itself. Inner products of whitened contexts, and so every
+    agreement, do not depend on the basis.
+    """
+    if model.cfg.norm == "none":
+        return whiten
+    d = model.cfg.d_model
+    frame = torch.eye(d, dtype=torch.float64)
+    frame[:, 0] = 1
+    Q = torch.linalg.qr(frame)[0][:, 1:]
+    return lambda x: whiten(x @ Q.to(x))
 
 
 def activations(
     model: Transformer, read: Float[Tensor, "n d_model"], neurons: slice | Tensor, layer: int = 0
 ) -> Float[Tensor, "n chosen"]:
-    """phi(x k + b) of some neurons at given streams."""
+    """phi(x k + b) of some neurons, x what their MLP reads (`Text.read`)."""
     mlp = model.blocks[layer].mlp
     return mlp.act(read @ mlp.W_in[:, neurons] + mlp.b_in[neurons])
 

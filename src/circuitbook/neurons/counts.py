@@ -160,13 +160,23 @@ def series() -> dict[str, float | int]:
 
 
 def tensors_differ(roles: tuple[str, ...]) -> int:
-    """For how many bundled models the count differs from the sizes of the real tensors."""
-    from circuitbook import recipes, zoo
+    """For how many models of today's set the count differs from the sizes of the real tensors.
+
+    Published models are counted from their own config.json, as trained: norms not folded.
+    """
+    from circuitbook import paths, recipes, zoo
 
     wrong = 0
     for role in roles:
-        sizes = {n: p.numel() for n, p in zoo.load(role, device="cpu").named_parameters()}
-        c = count(recipes.recipe(role).config)
+        if paths.models() == "published":
+            from circuitbook.published import models
+
+            model = models.raw(role)
+            cfg = model.cfg
+        else:
+            model, cfg = zoo.load(role, device="cpu"), recipes.recipe(role).config
+        sizes = {n: p.numel() for n, p in model.named_parameters()}
+        c = count(cfg)
         attention, mlp = (
             sum(s for n, s in sizes.items() if f".{w}." in n) for w in ("attn", "mlp")
         )

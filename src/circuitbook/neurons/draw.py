@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -35,6 +35,24 @@ def beside(values: Float[Tensor, " d_mlp"], chosen: tuple[int, ...]) -> dict[str
         "quartiles": quartiles,
         "off": (mine.mean() - x.mean()) / se.clamp_min(1e-30),
     }
+
+
+def ranked(
+    share: Float[Tensor, " d_mlp"],
+    documents: Int[Tensor, " d_mlp"],
+    least_share: float,
+    least_documents: int,
+    least: int,
+) -> Bool[Tensor, " d_mlp"]:
+    """The neurons that fire on so large a share of tokens, in so many documents.
+
+    Where fewer than `least` do, the `least` that fire on most tokens.
+    """
+    allowed = (share >= least_share) & (documents >= least_documents)
+    if int(allowed.sum()) < least:
+        allowed = torch.zeros_like(allowed)
+        allowed[share.topk(min(least, len(share))).indices] = True
+    return allowed
 
 
 def extremes(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from circuitbook import paths
 from circuitbook.claims import all_of, atleast, atmost, claim, close, equal
 from circuitbook.neurons.counts import PRINTED
 
@@ -18,6 +19,11 @@ Data = Mapping[str, Any]
 def num(x: Any) -> float:
     """A number from a tensor of one entry."""
     return float(x)
+
+
+def published() -> bool:
+    """True where the sentences are about the series' own models."""
+    return paths.models() == "published"
 
 
 def count_claims(d: Data) -> list[dict]:
@@ -33,8 +39,9 @@ def count_claims(d: Data) -> list[dict]:
         claim(
             "neurons.counts",
             "From configurations alone, the counts of {value} of {n} published models are those "
-            "that Part 7 prints, to the digit; of {roles} bundled models {wrong} differ from the "
-            "real tensors.",
+            "that Part 7 prints, to the digit; of {roles} "
+            + ("downloaded" if published() else "bundled")
+            + " models {wrong} differ from the real tensors.",
             label="identity",
             values={
                 "value": same,
@@ -67,6 +74,27 @@ def count_claims(d: Data) -> list[dict]:
             ),
         ),
     ]
+
+
+SPLIT_WITH_NORM = (
+    " LayerNorm's scale is frozen. The position and the attention bias have parts of their own: "
+    "without the position it misses by {position:.0%}, with the scale left out by {scale:.0%}."
+)
+FREE = (
+    " G is one that LayerNorm cannot see: a rotation about the all-ones direction and a stretch "
+    "along it. Under an arbitrary invertible G no number is safe: probabilities move by "
+    "{general:.0%} of the largest."
+)
+
+
+def _normed(more: str) -> str:
+    """What a sentence has to add where there is a LayerNorm."""
+    return more if published() else ""
+
+
+def _only(i: Data, **names: str) -> dict[str, Any]:
+    """The numbers of such an addition."""
+    return {key: i[name] for key, name in names.items()} if published() else {}
 
 
 def algebra_claims(d: Data) -> list[dict]:
@@ -105,12 +133,13 @@ def algebra_claims(d: Data) -> list[dict]:
             "neurons.split",
             "A pre-activation is the token's part, one part for each head, and the bias: to "
             "{single} in float32, {double} in float64, relative to the largest. With the bias "
-            "dropped it misses by {mutant:.0%}.",
+            "dropped it misses by {mutant:.0%}." + _normed(SPLIT_WITH_NORM),
             label="identity",
             values={
                 "single": f"{i['split, float32']['limit']:.0e}",
                 "double": f"{i['split, float64']['limit']:.0e}",
                 "mutant": i["split without bias"],
+                **_only(i, position="split without position", scale="split without scale"),
             },
             holds=all_of(
                 equal(i["split, float32"]["ok"] and i["split, float64"]["ok"], True),
@@ -120,9 +149,10 @@ def algebra_claims(d: Data) -> list[dict]:
         claim(
             "neurons.survives",
             "Of {n} numbers about neurons, {value} survive all four changes of the weights; the "
-            "others move by {least:.0%} or more under one of them. Agreement survives.",
+            "others move by {least:.0%} or more under one of them. Agreement survives."
+            + _normed(FREE),
             label="identity",
-            values=_survival(d),
+            values=_survival(d) | _only(i, general="probabilities under any G"),
             holds=all_of(
                 *(
                     equal(d["moves"][c][q] == 0, True)
@@ -155,10 +185,11 @@ def silence_claims(d: Data) -> list[dict]:
     """A model whose MLPs say nothing."""
     w, third = d["without"], 1 / 3
     share = {name: x["explained"][0] for name, x in w.items()}
-    attention = 1 - d["params"]["gelu-2l, course"]["share"]
-    paths = ("zero, re-run", "mean, re-run", "zero, patterns kept", "mean, patterns kept")
-    best, worst = (f(paths, key=lambda name: share[name]) for f in (max, min))
-    clean = max(paths[:2], key=lambda name: share[name])
+    attention = 1 - d["params"][f"gelu-2l, {paths.models()}"]["share"]
+    none = "another model, without layers"
+    bare = ("zero, re-run", "mean, re-run", "zero, patterns kept", "mean, patterns kept")
+    best, worst = (f(bare, key=lambda name: share[name]) for f in (max, min))
+    clean = max(bare[:2], key=lambda name: share[name])
     return [
         claim(
             "neurons.smaller_than_a_third",
@@ -166,8 +197,8 @@ def silence_claims(d: Data) -> list[dict]:
             'reading of "even smaller than a third", as a share of the loss: paths without MLPs '
             "explain {third:.0%} at most, whatever stands in for the MLPs. Run again without MLPs "
             "they explain {clean:.0%} at best ({way}) and {least:.0%} at least ({worst}). With "
-            "patterns kept it is {best:.0%}, but `MLP 0` helped to make those patterns. A trained "
-            "model without layers explains {none:.0%}.",
+            "patterns kept it is {best:.0%}, but `MLP 0` helped to make those patterns."
+            + (" A trained model without layers explains {none:.0%}." if none in w else ""),
             label="conjecture",
             values={
                 "attention": attention,
@@ -175,7 +206,7 @@ def silence_claims(d: Data) -> list[dict]:
                 "best": share[best],
                 "clean": share[clean],
                 "way": clean,
-                "none": share["another model, without layers"],
+                **({"none": share[none]} if none in w else {}),
                 "least": share[worst],
                 "worst": worst,
             },
@@ -196,7 +227,7 @@ def silence_claims(d: Data) -> list[dict]:
                 )
                 for i, end in enumerate(("", "_se"))
             },
-            holds=all_of(*(atleast(sure(w[way]["rise"]), 2) for way in paths)),
+            holds=all_of(*(atleast(sure(w[way]["rise"]), 2) for way in bare)),
         ),
         claim(
             "neurons.affine",
@@ -230,8 +261,8 @@ def silence_claims(d: Data) -> list[dict]:
 
 
 def sure(pair: Any) -> float:
-    """Mean over standard error."""
-    return float(pair[0]) / float(pair[1])
+    """Mean over standard error; 0 where there is no error to compare with."""
+    return float(pair[0]) / float(pair[1]) if float(pair[1]) else 0.0
 
 
 def neuron_claims(d: Data) -> list[dict]:
@@ -240,8 +271,8 @@ def neuron_claims(d: Data) -> list[dict]:
     wanted = [x["low"] <= x["score"] <= x["high"] for x in d["synthetic"].values()]
     fooled, off = d["synthetic"]["random direction"], max(abs(num(x["off"])) for x in s.values())
     lone = d["synthetic"]["one document"]
-    return [
-        claim(
+    with paths.model_set("course"):  # made-up neurons, whatever the models are
+        controls = claim(
             "neurons.controls",
             "{value} of {n} synthetic neurons score inside the range that their construction "
             "gives. A random direction scores {ours:.2f} by selection alone: the level to "
@@ -256,7 +287,9 @@ def neuron_claims(d: Data) -> list[dict]:
                 "alone_bare": lone["bare"],
             },
             holds=all_of(equal(sum(wanted), len(wanted)), atleast(lone["bare"], 0.5)),
-        ),
+        )
+    return [
+        controls,
         claim(
             "neurons.draw",
             "The {n} drawn neurons fire on {mine:.1%} of tokens on average, all {all} on "

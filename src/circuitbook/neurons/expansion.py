@@ -1,7 +1,8 @@
 """What goes into a neuron, part by part; and how much a model can do when its MLPs say nothing.
 
 The pre-activation is linear in the stream, so it splits exactly into the token, every head and the
-bias. The nonlinearity then ends the splitting: an MLP has no terms, only neurons.
+bias; with LayerNorm too, once its scale is frozen. Positions in the stream and attention biases are
+parts of their own. The nonlinearity then ends the splitting: an MLP has no terms, only neurons.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitbook import corpus, cut
+from circuitbook import corpus, cut, tokenizer
 from circuitbook.bases import relative_change
 from circuitbook.cut import Cut
 from circuitbook.model import Transformer
+from circuitbook.neurons.norms import input_reader, read_by_mlp
 from circuitbook.probe import clustered_mean, paired_difference
 
 
@@ -42,41 +44,52 @@ def seen(
 
 
 class Split(NamedTuple):
-    """parts: name -> [batch, pos, d_mlp], which add up to `pre`, with "bias" [d_mlp] among them."""
+    """parts: name -> [batch, pos, d_mlp], which add up to `pre`, with "bias" [d_mlp] among them.
+
+    scale: that of LayerNorm at each position, frozen in all parts; 1 without a norm.
+    """
 
     parts: dict[str, Tensor]
     pre: Float[Tensor, "batch pos d_mlp"]
+    scale: Float[Tensor, "batch pos 1"] | float = 1.0
 
 
 @torch.no_grad()
 def split_pre(
     model: Transformer, tokens: Int[Tensor, "batch pos"], neurons: Tensor | None = None
 ) -> Split:
-    """pre = W_E[t] W_in + sum over heads of their writes times W_in + b_in, in the first layer.
+    """pre = (W_E[t] + W_pos + sum over heads of their writes + b_O) W / s + b, in the first layer.
 
-    neurons: ids to look at; all of them by default. Needs a plain MLP and no norm: with one, its
-    scale multiplies every part but the bias.
+    One part for each summand: "token", "position" (only where it is in the stream), "head 0.h",
+    "attention bias" (only where there is one), "bias". W, b and s are those of
+    `norms.input_reader`: with a norm every part but the bias is divided by its frozen scale.
+    neurons: ids to look at; all of them by default. Needs a plain MLP.
     Source: Elhage et al. 2021 (a neuron's pre-activation has the expansion of a logit).
     """
-    if model.cfg.norm != "none" or model.cfg.attn_bias:
-        raise ValueError("the split is written for models without norm and attention biases")
-    attn, mlp = model.blocks[0].attn, model.blocks[0].mlp
+    cfg, attn = model.cfg, model.blocks[0].attn
     names = ["hook_embed", "blocks.0.attn.hook_z", "blocks.0.mlp.hook_pre"]
-    cache = seen(model, tokens, names)
+    scaled = ["blocks.0.ln2.hook_scale"] if cfg.norm != "none" else []
+    cache = seen(model, tokens, names + scaled)
     embed, z, pre = (cache[name] for name in names)
+    s = cache[scaled[0]] if scaled else 1.0
     chosen = slice(None) if neurons is None else neurons
-    W_in = mlp.W_in[:, chosen]
-    parts = {"token": embed @ W_in}
-    for h in range(model.cfg.n_heads):
-        parts[f"head 0.{h}"] = z[:, :, h] @ (attn.W_O[h] @ W_in)
-    parts["bias"] = mlp.b_in[chosen]
-    return Split(parts, pre[..., chosen])
+    W, b = input_reader(model, chosen)
+    parts = {"token": embed @ W / s}
+    if cfg.positions == "standard":
+        parts["position"] = (model.W_pos[: tokens.shape[1]] @ W).expand_as(parts["token"]) / s
+    for h in range(cfg.n_heads):
+        parts[f"head 0.{h}"] = z[:, :, h] @ (attn.W_O[h] @ W) / s
+    if cfg.attn_bias:
+        parts["attention bias"] = (attn.b_O @ W).expand_as(parts["token"]) / s
+    parts["bias"] = b
+    return Split(parts, pre[..., chosen], s)
 
 
 def variance_shares(split: Split, from_pos: int = 1) -> dict[str, Float[Tensor, " d_mlp"]]:
     """share_c = Cov(part, pre) / Var(pre) over positions, for each neuron; shares sum to one.
 
-    The bias is constant and has share 0. BOS and what else stands before `from_pos` is left out.
+    The bias is constant and has share 0. BOS and what else stands before `from_pos` is left out. A
+    neuron whose pre-activation never changes has no shares: zeros.
     """
     pre = split.pre[:, from_pos:].flatten(0, 1).double()
     centred = pre - pre.mean(0)
@@ -86,7 +99,7 @@ def variance_shares(split: Split, from_pos: int = 1) -> dict[str, Float[Tensor, 
         if part.ndim == 1:
             continue
         x = part[:, from_pos:].flatten(0, 1).double()
-        out[name] = (x * centred).mean(0) / variance
+        out[name] = torch.where(variance > 0, (x * centred).mean(0) / variance, 0.0)
     return out
 
 
@@ -101,10 +114,11 @@ def identity_errors(
     """Errors of two identities, relative to the largest entry; without biases they must be large.
 
     "expansion": the MLP's write against the sum of `terms` (the lesson's) and b_out. "split": the
-    pre-activations against the sum of their parts.
+    pre-activations against the sum of their parts, the norm's scale frozen.
     """
     mlp, name = model.blocks[0].mlp, "blocks.0.hook_resid_mid"
     x = seen(model, tokens, [name])[name].flatten(0, 1)[:: max(1, tokens.numel() // positions)]
+    x = model.blocks[0].ln2(x)
     total = torch.stack(
         [terms(row[None], mlp.W_in, mlp.b_in, mlp.W_out, mlp.act).sum(1)[0] for row in x]
     )
@@ -118,6 +132,17 @@ def identity_errors(
 
 def _tanh_gelu(z: float) -> float:
     return 0.5 * z * (1 + math.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z**3)))
+
+
+@torch.no_grad()
+def split_mutants(model: Transformer, tokens: Int[Tensor, "batch pos"]) -> dict[str, float]:
+    """How far the split misses when the position, the attention bias or the scale is forgotten."""
+    split = split_pre(model, tokens)
+    total, bias = sum(split.parts.values()), split.parts["bias"]
+    there = [name for name in ("position", "attention bias") if name in split.parts]
+    wrong = {name: total - split.parts[name] for name in there}
+    wrong["scale"] = (total - bias) * split.scale + bias
+    return {name: relative_change(split.pre, x) for name, x in wrong.items()}
 
 
 # z Phi(z), the form of the course's models; and the tanh form of GPT-2.
@@ -152,7 +177,7 @@ def silenced(model: Transformer, tokens: Int[Tensor, "batch pos"], way: Silence)
         def replace(out: Tensor, hook: object) -> Tensor:
             return torch.zeros_like(out) + stand_in(kept.pop(layer))
 
-        hooks.append((f"blocks.{layer}.hook_resid_mid", look))
+        hooks.append((read_by_mlp(model, layer), look))
         hooks.append((f"blocks.{layer}.hook_mlp_out", replace))
 
     for layer, stand_in in enumerate(way.stand_in):
@@ -187,7 +212,9 @@ def affine_fit(
 def _reads_and_writes(model: Transformer, tokens: Tensor) -> list[tuple[Tensor, Tensor]]:
     """For every MLP what it read and wrote on text, BOS left out, [n, d_model] each."""
     names = [
-        f"blocks.{l}.hook_{n}" for l in range(model.cfg.n_layers) for n in ("resid_mid", "mlp_out")
+        name
+        for l in range(model.cfg.n_layers)
+        for name in (read_by_mlp(model, l), f"blocks.{l}.hook_mlp_out")
     ]
     cache = seen(model, tokens, names)
     rows = [cache[name][:, 1:].flatten(0, 1) for name in names]
@@ -199,7 +226,7 @@ def training_windows(n: int, length: int = 512) -> Int[Tensor, "n pos"]:
     stream = corpus.train_tokens()
     starts = np.linspace(0, len(stream) - length, n).astype(int)
     rows = np.stack([stream[s : s + length - 1] for s in starts]).astype(np.int64)
-    return torch.cat([torch.zeros(n, 1, dtype=torch.long), torch.from_numpy(rows)], 1)
+    return torch.cat([torch.full((n, 1), tokenizer.load().bos), torch.from_numpy(rows)], 1)
 
 
 def word_frequencies(d_vocab: int) -> Int[Tensor, " d_vocab"]:

@@ -15,8 +15,9 @@ from circuitbook import spine
 from circuitbook.cut import Head
 from circuitbook.model import Transformer
 from circuitbook.neurons.expansion import seen, split_pre, variance_shares
+from circuitbook.neurons.norms import logits_of, placed
 from circuitbook.probe import paired_difference
-from circuitbook.stream import components, head_name
+from circuitbook.stream import UNEMBEDDING_BIAS, components, head_name, unembedding_bias
 
 READS = 0.1  # a neuron reads a head when the head makes this share of its pre-activation's variance
 
@@ -46,20 +47,21 @@ def edges_into_mlp(
     """Each head of layer 0: rise of the loss when MLP 0 alone gets its mean write in its place.
 
     Cut: the edge head -> MLP 0, to the mean over the given text, position by position. The stream,
-    and so layer 1, still holds the write itself. Recomputed: MLP 0 and everything after it.
+    and so layer 1, still holds the write itself. Recomputed: MLP 0, with the scale of its norm if
+    there is one, and everything after it.
     """
     first, second = model.blocks[0], model.blocks[1]
     names = ["blocks.0.attn.hook_z", "blocks.0.hook_resid_mid"]
     cache = seen(model, tokens, names)
     write = torch.einsum("wphk,hkd->wphd", cache[names[0]], first.attn.W_O)
     mid = cache[names[1]]
-    place = model.W_pos[: tokens.shape[1]]
+    place = placed(model, tokens.shape[1])
 
     def loss_with(read: Tensor) -> Tensor:
         rows = []
         for m, x, t in zip(mid.split(4), read.split(4), tokens.split(4), strict=True):
-            last = second(m + first.mlp(x), place.expand_as(m))[:, k - 1]
-            logits = model.unembed(last)
+            at = None if place is None else place.expand_as(m)
+            logits = logits_of(model, second(m + first.mlp(first.ln2(x)), at)[:, k - 1])
             rows.append((logits.logsumexp(-1) - logits.gather(-1, t[:, k, None])[..., 0]).mean(1))
         return torch.cat(rows)
 
@@ -72,11 +74,15 @@ def edges_into_mlp(
 
 
 def name_prompts(model: Transformer) -> dict[str, list[float]]:
-    """part -> (mean, error over prompts) of its contribution to the name against rivals."""
+    """part -> (mean, error over prompts) of its contribution to the name against rivals.
+
+    The parts add up to the logit; with a norm they are read at its frozen scale, and the
+    unembedding's bias is the last part.
+    """
     prompts = spine.name_prompts()
     way = spine.name_directions(model, prompts)[1]
-    out = {}
-    for name, write in components(model, prompts.tokens).writes.items():
-        x = (write[:, -1] * way).sum(-1)
-        out[name] = [x.mean().item(), (x.std() / len(x) ** 0.5).item()]
-    return out
+    writes = components(model, prompts.tokens).writes
+    parts = {name: (write[:, -1] * way).sum(-1) for name, write in writes.items()}
+    if unembedding_bias(model) is not None:
+        parts[UNEMBEDDING_BIAS] = spine.name_biases(model, prompts)[1]
+    return {n: [x.mean().item(), (x.std() / len(x) ** 0.5).item()] for n, x in parts.items()}

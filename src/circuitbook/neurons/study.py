@@ -12,14 +12,16 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from circuitbook import corpus, zoo
+from circuitbook import corpus, paths, zoo
 from circuitbook.model import Transformer
 from circuitbook.neurons import (
     ablate,
     context_learning,
     contexts,
+    counts,
     draw,
     expansion,
+    series_rows,
     survive,
     tables,
 )
@@ -28,10 +30,25 @@ from circuitbook.results import bound
 
 LIMITS = {"float32": 1e-5, "float64": 1e-12}
 RANKED = (1e-3, 10)  # a neuron is ranked when it fires on this share of tokens, in 10 documents
+LAYERLESS = "attn-only-0l"
 DEPTH = {
     "second layer, no MLP": ("attn-only-2l", "attn-only-1l"),
     "second layer, with MLPs": ("gelu-2l", "gelu-1l"),
 }
+
+
+def roles() -> tuple[str, ...]:
+    """The roles of the chapter that today's model set has, the model without layers if it is one.
+
+    That one has no published counterpart.
+    """
+    published = paths.models() == "published"
+    return tuple(x for x in zoo.MAIN_ROLES if not (published and x == LAYERLESS))
+
+
+def beside(models: Mapping[str, Transformer]) -> dict[str, Transformer]:
+    """The models that silenced ones are compared with besides attn-only-2l, by their name there."""
+    return {"another model, without layers": models[LAYERLESS]} if LAYERLESS in models else {}
 
 
 def evenly(n_windows: int, n: int) -> Int[Tensor, " n"]:
@@ -46,7 +63,12 @@ def algebra(
     whiten: Callable[[Tensor], tuple[Tensor, Tensor]],
     agreement: Callable[..., Tensor],
 ) -> dict[str, Any]:
-    """GELU's numbers, two identities in both precisions with their mutants, and what survives."""
+    """GELU's numbers, two identities in both precisions with their mutants, and what survives.
+
+    tokens: the first windows of them are used, the more the wider the model is.
+    """
+    tokens = tokens[: max(2, model.cfg.d_model // 128)]
+    whiten = contexts.without_ones(model, whiten)
     exact = zoo.load("gelu-1l", dtype=torch.float64, center=False, device="cpu")
     errors: dict[str, Any] = {}
     for kind, m in (("float32", model), ("float64", exact)):
@@ -55,6 +77,10 @@ def algebra(
     mutants = expansion.identity_errors(model, tokens, neuron_terms, biased=False)
     errors["expansion without b_out"] = mutants["expansion"]
     errors["split without bias"] = mutants["split"]
+    if model.cfg.norm != "none":
+        missed = expansion.split_mutants(exact, tokens)
+        errors |= {f"split without {name}": x for name, x in missed.items()}
+        errors["probabilities under any G"] = survive.any_stream(exact, tokens)
     hidden = survive.hidden_bases(exact, tokens[:2])
     gelu = {
         name: {"at_1": f(1.0), "at_minus_1": f(-1.0), "sum": f(1.0) + f(-1.0), "at_0": f(0.0)}
@@ -85,10 +111,10 @@ def neurons(
     some = evenly(len(held_out.tokens), windows)
     tokens, doc = (torch.from_numpy(x)[some] for x in (held_out.tokens, held_out.doc))
     kinds, names = ([x[i] for i in some.tolist()] for x in (held_out.source, held_out.names))
-    text = contexts.read_text(model, tokens, doc)
+    text, whiten = contexts.read_text(model, tokens, doc), contexts.without_ones(model, whiten)
     writes, reads = tables.most_written(model, 0, words), tables.most_read(model, 0, words)
     found = contexts.survey(model, text, whiten, agreement, writes.ids, firing=firing, seed=seed)
-    allowed = (found.share >= RANKED[0]) & (found.documents >= RANKED[1])
+    allowed = draw.ranked(found.share, found.documents, *RANKED, least=2 * extremes + 3)
     ids = allowed.nonzero().flatten()
     clean, mixed = draw.extremes(found.agreement, allowed, extremes)
     frequency = expansion.word_frequencies(model.cfg.d_vocab)
@@ -130,7 +156,7 @@ def neurons(
         "agreement": {
             "quartiles": torch.quantile(score, fifths),
             "random": torch.quantile(chance, fifths),
-            "perfect": torch.quantile(perfect, fifths),
+            "perfect": torch.quantile(perfect if len(perfect) else score.new_zeros(1), fifths),
             "perfect detectors": len(perfect),
             "above random": passed.double().mean(),
             "allowed": len(ids),
@@ -151,7 +177,29 @@ def neurons(
         },
         "ablation": ablate.study(gone, base, ids),
         "synthetic": contexts.synthetic_scores(agreement),
-    }
+    } | series_rows.neurons(model, found, writes, reads)
+
+
+def every(models: Mapping[str, Transformer]) -> int:
+    """How many tokens apart losses are computed: the wider the vocabulary, the fewer logits."""
+    return 6 if max(m.cfg.d_vocab for m in models.values()) <= 4096 else 24
+
+
+def layerless(windows: int, shuffled: int, seed: int) -> dict[str, Any]:
+    """The course's model without layers on the course's text, for a set that has none.
+
+    "broad": its in-context learning score. "controls": that it scores zero on both controls.
+    """
+    with paths.model_set("course"):
+        held_out, model = corpus.heldout_windows(windows, seed=seed), zoo.load(LAYERLESS)
+    tokens, doc = torch.from_numpy(held_out.tokens), torch.from_numpy(held_out.doc)
+    k, part = context_learning.indices(), evenly(len(tokens), shuffled)
+    scores = context_learning.scores(context_learning.losses(model, tokens, k), k)
+    found = context_learning.controls(
+        {LAYERLESS: model}, tokens[part], doc[part], torch.Generator().manual_seed(seed + 1)
+    )
+    zero = {name: x for name, x in found.items() if name.endswith("zero layers")}
+    return {"broad": list(clustered_mean(scores.broad, doc)[:2]), "controls": zero}
 
 
 def context(
@@ -159,7 +207,7 @@ def context(
 ) -> dict[str, Any]:
     """In-context learning of all models on the same windows: levels, errors, controls, units."""
     tokens, doc = torch.from_numpy(held_out.tokens), torch.from_numpy(held_out.doc)
-    k, part = context_learning.indices(), evenly(len(tokens), shuffled)
+    k, part = context_learning.indices(every=every(models)), evenly(len(tokens), shuffled)
     loss = {role: context_learning.losses(m, tokens, k) for role, m in models.items()}
     scores = {role: context_learning.scores(x, k) for role, x in loss.items()}
     sizes = tuple(n for n in (10, 20, 40, 60, 80, 100, 125, 150) if 2 * n <= len(tokens))
@@ -174,13 +222,18 @@ def context(
         "sizes": sizes,
         "by_index": {role: context_learning.by_index(x, k, doc) for role, x in loss.items()},
         "controls": context_learning.controls(models, tokens[part], doc[part], generator(1)),
-        "units": context_learning.unit_losses(loss, tokens, k, held_out.source),
+        "units": context_learning.unit_losses(
+            loss, tokens, k, context_learning.kinds_of(held_out.source, tokens)
+        ),
         "alphabets": context_learning.two_alphabets(
             corpus.train_tokens()[:1_000_000], tokens, next(iter(models.values())).cfg.d_vocab
         ),
         "needed": {},
         "detected": {},
     }
+    if LAYERLESS not in models:
+        out["layerless"] = layerless(len(tokens), shuffled, seed)
+        out["controls"] |= out["layerless"].pop("controls")
     for name, (a, b) in DEPTH.items():
         gap = {x: getattr(scores[a], x) - getattr(scores[b], x) for x in ("broad", "single")}
         level = {x: clustered_mean(g, doc) for x, g in gap.items()}
@@ -195,3 +248,13 @@ def context(
             x: context_learning.detected(g, doc, sizes, generator(2)) for x, g in gap.items()
         }
     return out
+
+
+def series(d: dict[str, Any], windows: int, seed: int) -> dict[str, Any]:
+    """The chapter's counterparts of what the series printed, by the series' own names.
+
+    On the published models also two neurons of gelu-1l and the scores of gpt2, on as many windows.
+    """
+    gelu = {f"part7.gelu.{at}": x for at, x in d["gelu"]["erf"].items()}
+    printed = series_rows.rows(d, windows, seed)
+    return {**counts.series(), **gelu, **context_learning.series(d["icl"]), **printed}

@@ -60,11 +60,12 @@ def survival(
 ) -> dict[str, dict[str, float]]:
     """change -> number -> largest move, relative to its largest value; R, G of condition 10.
 
-    Give a float64 model with W_U as trained. Moves below 1e-8 are rounding and said as 0.
+    With LayerNorm G is one that the norm cannot see: see `bases.free_stretch`. Give a float64 model
+    with W_U as trained. Moves below 1e-8 are rounding and said as 0.
     """
     g, cfg = torch.Generator().manual_seed(0), model.cfg
     R = gauge.invertible(cfg.d_head, cfg.d_head, generator=g)
-    G = gauge.invertible(cfg.d_model, cfg.d_model, generator=g)
+    G = bases.free_stretch(model, g)
     c = torch.randn(cfg.d_model, generator=g, dtype=torch.float64) * model.W_U.std()
     drift = torch.Generator().manual_seed(1)
 
@@ -72,19 +73,32 @@ def survival(
         return scores + torch.randn(*scores.shape[:-1], 1, generator=drift, dtype=scores.dtype)
 
     shift = Cut(tuple((f"blocks.{l}.attn.hook_attn_scores", constant) for l in range(cfg.n_layers)))
-    others = {
-        "head coordinates R": (bases.change_heads(model, R), Cut()),
-        "stream coordinates G": (gauge.change_stream(model, G), Cut()),
-        "W_U + c 1ᵀ": (bases.shift_unembed(model, c), Cut()),
-        "constant per query": (model, shift),
+    others = {  # made one at a time: each holds a copy of all weights
+        "head coordinates R": (lambda: bases.change_heads(model, R), Cut()),
+        "stream coordinates G": (lambda: gauge.change_stream(model, G), Cut()),
+        "W_U + c 1ᵀ": (lambda: bases.shift_unembed(model, c), Cut()),
+        "constant per query": (lambda: model, shift),
     }
     old = numbers(model, tokens, Cut(), whiten, agreement)
     out = {}
     for name, (new, change) in others.items():
-        now = numbers(new, tokens, change, whiten, agreement)
+        now = numbers(new(), tokens, change, whiten, agreement)
         moved = {q: bases.relative_change(old[q], now[q]) for q in old}
         out[name] = {q: m if m > 1e-8 else 0.0 for q, m in moved.items()}
     return out
+
+
+@torch.no_grad()
+def any_stream(model: Transformer, tokens: Int[Tensor, "window pos"]) -> float:
+    """Largest change of a last-position probability, over the largest, under an arbitrary G.
+
+    G is invertible, of condition 10. Rounding without a norm; LayerNorm sees such a G, and the
+    function is another one.
+    """
+    d, g = model.cfg.d_model, torch.Generator().manual_seed(3)
+    other = gauge.change_stream(model, gauge.invertible(d, d, generator=g), free=False)
+    p, q = (m.unembed(m.stream(tokens)[:, -1:]).softmax(-1) for m in (model, other))
+    return bases.relative_change(p, q)
 
 
 @torch.no_grad()

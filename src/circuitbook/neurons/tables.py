@@ -9,7 +9,8 @@ holding a table:
     written          W_out W_U          what one unit of activation adds to the logits, centred
 
 At the published shape, 2,048 neurons by 48,262 tokens, a table is 0.4 GB and its tiles are 4 MB.
-With a norm these are right up to the norm's scale at each position; fold its gain into W_in first.
+With a norm, fold its gain into what reads, and centre what writes: then a table is right up to the
+norm's scale at a position, one positive number that divides all that is read there.
 Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits" (MLP layers).
 """
 
@@ -56,24 +57,31 @@ def most_written(model: Transformer, layer: int, k: int, sign: int = 1) -> Top:
 def most_read(model: Transformer, layer: int, k: int) -> Top:
     """The k tokens that excite each neuron most through the direct path, [d_mlp, k].
 
-    Raises ValueError for a model with a norm, whose gain is not folded into W_in here.
+    With a folded norm, divide by the scale of `ln2` at a position to get what the token adds there.
+    Raises ValueError for a norm with a gain, which is not folded into W_in here.
     """
-    if model.cfg.norm != "none":
-        raise ValueError("fold the norm's gain into W_in first; the scale stays unknown")
+    _folded(model)
     return top_k(*direct_inputs(model.W_E, model.blocks[layer].mlp.W_in), k)
 
 
 def most_read_by_head(model: Transformer, layer: int, head: int, k: int) -> Top:
     """The k tokens that excite each neuron most when head `head` of the same layer attends to them.
 
-    For layer 0, where what the head reads is the token itself.
+    For layer 0, where what the head reads is the token itself. With a folded norm the scale of
+    `ln1` at the attended token and that of `ln2` at the reading one divide the entry.
     """
+    _folded(model)
     if layer:
         raise ValueError("above layer 0 a head does not read the bare token")
     attn = model.blocks[0].attn
     return top_k(
         *head_inputs(model.W_E, attn.W_V[head], attn.W_O[head], model.blocks[0].mlp.W_in), k
     )
+
+
+def _folded(model: Transformer) -> None:
+    if model.cfg.norm == "layernorm":
+        raise ValueError("fold the norm's gain into what reads first (fold.fold_layer_norm)")
 
 
 def spread(factors: Factors, part: int = 256) -> tuple[float, float]:

@@ -5,6 +5,7 @@ Bounds as in `evidence`: the plan's where they are called asked or allowed.
 
 from __future__ import annotations
 
+from circuitbook import paths
 from circuitbook.claims import all_of, atleast, atmost, claim, equal
 from circuitbook.neurons.evidence import (
     Data,
@@ -24,6 +25,12 @@ def claims(d: Data) -> list[dict]:
     return [c for part in parts for c in part(d)]
 
 
+WITH_NORM = (
+    " That is with the final norm's scale frozen, which divides both. The numbers below run the "
+    "scale again: the fall of these logits then differs by {again:.1%} in the mean."
+)
+
+
 def ablation_claims(d: Data) -> list[dict]:
     """Neurons taken away where they fire."""
     a, e = d["ablation"], d["earlier"]
@@ -35,9 +42,12 @@ def ablation_claims(d: Data) -> list[dict]:
             "neurons.logit_is_algebra",
             "In the last layer the fall of a neuron's own words, as centred logits, is its "
             "activation above its mean times its boost, to {limit} of the largest: the sign was "
-            "never in doubt.",
+            "never in doubt." + (WITH_NORM if "scale run again" in a else ""),
             label="identity",
-            values={"limit": f"{d['identities']['ablated logit']['limit']:.0e}"},
+            values={
+                "limit": f"{d['identities']['ablated logit']['limit']:.0e}",
+                **({"again": a["scale run again"]} if "scale run again" in a else {}),
+            },
             holds=equal(d["identities"]["ablated logit"]["ok"], True),
         ),
         claim(
@@ -108,7 +118,7 @@ def context_claims(d: Data) -> list[dict]:
     depth = min(abs(deep["broad"][0]), abs(deep_mlp["broad"][0]))
     controls = ("inside windows", "across windows")
     worst = {name: _worst(c[name]) for name in controls}
-    null, bold = icl["levels"]["attn-only-0l"]["broad"], c["entropy"]["across windows"]
+    bold = c["entropy"]["across windows"]
     beyond = {
         "inside": c["inside windows"]["attn-only-2l"],
         "one": c["inside windows"]["attn-only-1l"],
@@ -178,22 +188,7 @@ def context_claims(d: Data) -> list[dict]:
             values=_farthest(c, "across windows"),
             holds=atmost(abs(sure(worst["across windows"][1])), 2),
         ),
-        claim(
-            "neurons.no_context",
-            "The model without layers cannot learn from a context. On the text its score is "
-            "{mean:+.2f} ± {se:.2f} nats; two standard errors are allowed. On both controls, read "
-            "in both orders, it is zero to {limit}, as it must be.",
-            label="measurement",
-            values={
-                "mean": null[0],
-                "se": null[1],
-                "limit": f"{c['inside windows, zero layers']['limit']:.0e}",
-            },
-            holds=all_of(
-                atmost(abs(sure(null)), 2),
-                *(equal(c[f"{name}, zero layers"]["ok"], True) for name in controls),
-            ),
-        ),
+        _no_context(icl),
         claim(
             "neurons.words_without_order",
             "Shuffled inside, the score of `attn-only-2l` is {inside:+.2f} ± {inside_se:.2f} nats "
@@ -225,6 +220,29 @@ def context_claims(d: Data) -> list[dict]:
             holds=atleast(sure(bold["attn-only-2l"]), 2),
         ),
     ]
+
+
+def _no_context(icl: Data) -> dict:
+    """The model without layers; where the set has none, the course's on the course's text."""
+    here, c = "attn-only-0l" in icl["levels"], icl["controls"]
+    null = (icl["levels"]["attn-only-0l"] if here else icl["layerless"])["broad"]
+    with paths.model_set(paths.models() if here else "course"):
+        return claim(
+            "neurons.no_context",
+            "The model without layers cannot learn from a context. On the text its score is "
+            "{mean:+.2f} ± {se:.2f} nats; two standard errors are allowed. On both controls, read "
+            "in both orders, it is zero to {limit}, as it must be.",
+            label="measurement",
+            values={
+                "mean": null[0],
+                "se": null[1],
+                "limit": f"{c['inside windows, zero layers']['limit']:.0e}",
+            },
+            holds=all_of(
+                atmost(abs(sure(null)), 2),
+                *(equal(x["ok"], True) for name, x in c.items() if name.endswith("zero layers")),
+            ),
+        )
 
 
 def _worst(scores: Data) -> tuple[str, list[float]]:
@@ -295,7 +313,8 @@ def pair_claims(d: Data) -> list[dict]:
     others = {h: x for h, x in edge.items() if h != head}
     rest = max(others, key=lambda h: others[h]["rise"][0])
     readers = p["readers"]["readers"]
-    rival = max((h for h in readers if h not in ("token", head)), key=lambda h: readers[h])
+    heads = [h for h in readers if h.startswith("head") and h != head]
+    rival = max(heads, key=lambda h: readers[h])
     names = p["names"]
     total = sum(x[0] for x in names.values())
     return [

@@ -2,7 +2,7 @@
 
 A revision of None means that no full commit hash of it is on record here. The first download then
 takes the newest commit and writes it down, with every file's sha256, in the lock file (see
-:mod:`circuitbook.published.fetch`); from then on that commit is the pin.
+:mod:`circuitbook.published.disk`); from then on that commit is the pin.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ MODELS: dict[str, Pin] = {
         Pin(
             "attn-only-1l", "NeelNanda/Attn_Only_1L512W_C4_Code", "model", None, MODEL_FILES,
             {"model_final.pth": "9537eddb383d60ae1d84fecd039af1716cf19668b4cc92aa28e79ba57dbfa3a5"},
-            megabytes=205,
+            megabytes=205.0,
         ),
         Pin(
             "attn-only-2l", "NeelNanda/Attn_Only_2L512W_C4_Code", "model", None, MODEL_FILES,
-            megabytes=210,
+            megabytes=210.0,
         ),
         Pin(
             "gelu-1l", "NeelNanda/GELU_1L512W_C4_Code", "model",
-            "bddc0e332f0ae84279e6a6a45d91b314899e1603", MODEL_FILES, megabytes=213,
+            "bddc0e332f0ae84279e6a6a45d91b314899e1603", MODEL_FILES, megabytes=213.0,
             licence="MIT",
         ),
         Pin(
             "gelu-2l", "NeelNanda/GELU_2L512W_C4_Code", "model", None, MODEL_FILES,
-            megabytes=227,
+            megabytes=227.0,
         ),
         Pin(
             "gpt2", "openai-community/gpt2", "model", "607a30d783dfa663caf39e06633721c8d4cfcd7e",
@@ -58,7 +58,7 @@ MODELS: dict[str, Pin] = {
                 "config.json":
                     "0daed7749b4f02b8f76240d5444551d7b08712dab4d0adb8239c56ba823bb7b4",
             },
-            megabytes=550, licence="MIT",
+            megabytes=550.0, licence="MIT",
         ),
     )
 }  # fmt: skip
@@ -66,7 +66,7 @@ MODELS: dict[str, Pin] = {
 TOKENIZER = Pin(
     "tokenizer", "NeelNanda/gpt-neox-tokenizer-digits", "model",
     "0f6671571a20be9756b9991d978047c03b75e749",
-    ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"), megabytes=2,
+    ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"), megabytes=2.0,
 )  # fmt: skip
 
 # The test split is what is measured; the validation split only says which words are frequent.

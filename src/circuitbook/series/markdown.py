@@ -1,5 +1,7 @@
 """The page as Markdown: one table for each subject, its notes, and the long tables folded."""
 
+import re
+
 from circuitbook.series.page import STATES, Line, Page, Section, Table, several
 from circuitbook.series.words import COLUMNS, INTRO, KIND_WORDS, TITLE
 
@@ -54,7 +56,7 @@ def text(page: Page) -> str:
     """The whole page, ending with a newline."""
     out = [f"# {TITLE}", "", "<!-- Built by `make compare`. Do not edit. -->", ""]
     for paragraph in INTRO:
-        out += [paragraph.replace("make compare", "`make compare`"), ""]
+        out += [re.sub(r"make (compare|published)", r"`make \1`", paragraph), ""]
     total = sum(page.counts.values())
     counted = [f"{page.counts[state]} {words}" for state, words in STATES.items()]
     kept = [c for c in counted if not c.startswith("0 ")]

@@ -26,6 +26,7 @@ STATES = {
     "off": "differ",
     "shown": "same thing, no tolerance stated",
     "other": "another model, not judged",
+    "random": "random weights, not judged",
     "hub": "need the hub",
     "missing": "no results yet",
     "unknown": "of an unknown kind",
@@ -96,6 +97,21 @@ def _ours(row: Row, shelf: Shelf) -> Any:
     return shelf.value(row.chapter, row.take or (lambda saved: saved.series(row.id)))
 
 
+def _published(row: Row, shelf: Shelf) -> Any:
+    """Our value on the published models: in the public protocol where the chapter has one.
+
+    Errors: Missing.
+    """
+    try:
+        return shelf.value(row.chapter, lambda saved: saved.series(row.id))
+    except NoResults:
+        raise
+    except Missing:
+        if row.take is None:
+            raise
+    return shelf.value(row.chapter, row.take)
+
+
 def _cell(theirs: Any, ours: Any, judged: bool) -> str:
     small = isinstance(theirs, int | float) and abs(theirs) < 1
     digits = max(show.decimals(theirs), 3 if small else 2) + judged if theirs is not None else 4
@@ -144,7 +160,7 @@ def _judge(entry: Entry, row: Row, course: Shelf, published: Shelf) -> _Judged:
     theirs, hub = None, "needs no model" if same else row.hub
     if row.compared == "model":
         try:
-            theirs = published.value(row.chapter, row.take or (lambda s: s.series(row.id)))
+            theirs = _published(row, published)
             hub = ""
         except NoResults:
             pass
@@ -159,6 +175,8 @@ def _judge(entry: Entry, row: Row, course: Shelf, published: Shelf) -> _Judged:
         state, words = "missing", why
     elif same:
         state, words = _verdict(entry, beside)
+    elif theirs is not None and published.chapter(row.chapter).random:
+        state, words = "random", "stand-in files with random weights: not judged"
     elif theirs is not None:
         state, words = _verdict(entry, compare(entry, theirs, judged=True))
         words = f"published weights: {words}"

@@ -37,6 +37,7 @@ class Saved:
         self.name: str = envelope["chapter"]
         self.data: dict = envelope["data"]
         self.claims: dict[str, dict] = {c["id"]: c for c in envelope["claims"]}
+        self.random: bool = results.random_weights(envelope["made_with"])
 
     def series(self, id: str) -> Any:
         """What the chapter saved under data["series"][id]."""

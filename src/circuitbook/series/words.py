@@ -13,8 +13,8 @@ INTRO = (
     "Others were read from the series' own language models. The course's models are smaller and "
     "learned from other text, so ours is a number about another model. Both are shown, and nothing "
     "is judged.",
-    "The series' models are downloaded from a hub. A later version of the course loads them with "
-    "MODELS=published, and then these numbers are judged too. Until then their column says “needs "
+    "The series' models are downloaded from a hub: make published fetches them and runs every "
+    "chapter on them, and then these numbers are judged too. Until then their column says “needs "
     "the hub”.",
     "In a token, ␣ stands for a space. M is a million.",
     "The page is built from the saved results by make compare. Nobody edits it by hand.",

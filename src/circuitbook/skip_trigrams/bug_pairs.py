@@ -17,6 +17,7 @@ from jaxtyping import Float, Int, Integer, Num
 from torch import Tensor
 
 from circuitbook import heads
+from circuitbook.expansion import expand
 from circuitbook.model import Transformer
 from circuitbook.skip_trigrams import triple_runs
 from circuitbook.skip_trigrams.trigrams import Head
@@ -148,12 +149,16 @@ def boost_table(
 
     The values of all other places are cut, the pattern stays (`heads.writes_from`); the write at
     the last position times the centred W_U, mean over contexts. tokens[i] end in destination i.
-    also: further places whose values are kept (a second message: the table's rank rises).
+    also: further places whose values are kept (a second message: the table's rank rises). With
+    LayerNorm the write is read at the final scale of the whole run, frozen: one number a context,
+    so the rank stays one.
     """
-    W_U = (model.W_U - model.W_U.mean(1, keepdim=True))[:, list(outputs)]
+    W_U = model.W_U[:, list(outputs)] - model.W_U.mean(1, keepdim=True)
     rows = []
     for batch in tokens:
         write = heads.writes_from(model, batch, 0, [place, *also])[:, head, -1]  # [n, d_model]
+        scale = expand.record(model, batch).last_scale
+        write = expand.read(model.ln_final, write, scale if scale is None else scale[:, -1])
         rows.append((write @ W_U).mean(0))
     return torch.stack(rows)
 
@@ -179,7 +184,7 @@ def run(
 
     boost: the head's table. rise: change of log p when the source is put `gap` places before the
     destination. prefers: log p(own output) - log p(the other) at each destination, with the
-    source; split in direct (the current token's path), own (this head) and the other heads.
+    source; split in direct (all that no head wrote), own (this head) and the other heads.
     exact: the same model in float64.
     """
     asked = torch.tensor(bug.outputs).expand(n, 2)
@@ -205,7 +210,7 @@ def run(
         rows["rise"].append((run.log_prob - clean.log_prob).mean(0))
         rows["prefers"].append(difference(run.logit))
         rows["own"].append(difference(parts[:, bug.head]))
-        rows["direct"].append(difference(run.logit - parts.sum(1)))
+        rows["direct"].append(difference(run.direct))
         rows["others"].append(difference(parts.sum(1) - parts[:, bug.head]))
     return out | rows, determinant(table)
 

@@ -31,12 +31,14 @@ def words_placed(
     """A random frequent word put into real contexts: what happens to its own logit, and to another.
 
     by_head: each head's part of the word's own rise (they add up to it exactly, with no direct
-    path: the last token stays). by_gap: own and other.
+    path: the last token stays; with LayerNorm the direct path moves too, with the final scale).
+    by_gap: own and other.
     """
     rng = np.random.default_rng(0)
     word, other = (words[torch.from_numpy(rng.integers(len(words), size=n))] for _ in range(2))
     common = np.bincount(text.tokens[text.tokens >= 0], minlength=text.d_vocab)
-    last = rng.choice(np.flatnonzero(common >= 100), size=n)  # tokens that surely have contexts
+    sure = min(100, common.max())  # in a long text, tokens that surely have contexts
+    last = rng.choice(np.flatnonzero(common >= sure), size=n)
     last = [int(t) for t in last if len(triple_runs.endings(text, int(t), length))]
     n = len(last)
     word, other = word[:n].cpu(), other[:n].cpu()
@@ -77,8 +79,9 @@ def loss_without(
 ) -> dict[str, dict[str, list[float]]]:
     """Rise of the loss when a group of heads writes its mean, on next tokens seen before and new.
 
-    Mean over the windows, position by position; only layer, so nothing else moves. "seen": the next
-    token stands earlier in the window. Intervals by document.
+    Mean over the windows, position by position; only layer, so nothing moves but the final norm,
+    which is computed again. "seen": the next token stands earlier in the window. Intervals by
+    document.
     """
     parts = stream.components(model, tokens)
     right = tokens[:, 1:]
@@ -87,7 +90,7 @@ def loss_without(
     def losses(last: Tensor) -> Tensor:
         rows = []
         for x, y in zip(last[:, :-1], right, strict=True):  # one window at a time
-            logits = model.unembed(x[None])[0]
+            logits = model.unembed(model.ln_final(x[None]))[0]
             rows.append(logits.logsumexp(-1) - logits.gather(-1, y[:, None])[:, 0])
         return torch.stack(rows)
 

@@ -15,7 +15,9 @@ opens the few sources of fact 2. No d_vocab x d_vocab table is ever held.
 Why centred, why positive: a constant per query changes no pattern, so QK rows of different queries
 compare only after each row's mean over the keys is gone. And a negative score times a negative
 boost is a large number that predicts nothing: nobody looks there.
-Source: Elhage et al. 2021 (skip-trigrams). The tables hold no position.
+Source: Elhage et al. 2021 (skip-trigrams). The tables hold no position. With LayerNorm a token is
+read at the scale that it has alone, an approximation where positions are in the stream too, and
+the final scale is left out of OV: see `inputs`.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import torch
 from jaxtyping import Float, Int, Integer
 from torch import Tensor
 
-from circuitbook import names, scan
+from circuitbook import inputs, names, scan
 from circuitbook.model import Transformer
 from circuitbook.scan import COLUMNS, ROWS, Factors
 
@@ -74,16 +76,14 @@ def head_tables(
 
     The frequency floor must not move the centre: what softmax sees does not depend on it.
     """
-    at = layer, head
-    qk = scan.qk_factors(model.W_E, model.W_Q[at], model.W_K[at])
-    ov = scan.ov_factors(model.W_E, model.W_V[at], model.W_O[at], model.W_U)
+    qk, ov = (f(model, layer, head) for f in (inputs.qk_factors, inputs.ov_factors))
     allowed = allowed.to(model.W_E.device)
     parts = [Factors(A[allowed], B[:, allowed].contiguous()) for A, B in (qk, ov)]
     return Head(*parts, allowed)
 
 
 def frequent_tokens(counts: Integer[np.ndarray, " d_vocab"], floor: int) -> Int[Tensor, " n"]:
-    """Ids of the tokens that occur at least `floor` times; never the begin-of-sequence token (0).
+    """Ids of the tokens that occur at least `floor` times; never token 0, which marks texts' ends.
 
     Raises ValueError when no token is left.
     """
@@ -92,6 +92,15 @@ def frequent_tokens(counts: Integer[np.ndarray, " d_vocab"], floor: int) -> Int[
     if not len(ids):
         raise ValueError(f"no token occurs {floor} times: lower the frequency floor")
     return torch.from_numpy(ids)
+
+
+def some_tokens(
+    counts: Integer[np.ndarray, " d_vocab"], floor: int, n: int, seed: int = 0
+) -> Int[Tensor, " some"]:
+    """n of the frequent tokens, drawn by a seed; all of them when they are fewer."""
+    ids = frequent_tokens(counts, floor)
+    drawn = np.random.default_rng(seed).choice(len(ids), min(n, len(ids)), replace=False)
+    return ids[torch.from_numpy(drawn)]
 
 
 @torch.no_grad()

@@ -14,13 +14,15 @@ import torch
 from jaxtyping import Float, Int, Integer
 from torch import Tensor
 
-from circuitbook import gauge, heads, probe, scan
+from circuitbook import gauge, heads, inputs, probe, scan
+from circuitbook.claims import atleast
 from circuitbook.model import Transformer
 from circuitbook.skip_trigrams import trigrams, triple_runs, triple_text
 from circuitbook.skip_trigrams.trigrams import KINDS, Triples
 from circuitbook.skip_trigrams.triple_text import Contrast, Text, contrast, gain
 
 MOVES = 8  # permutations of the destinations, for the control that moves them
+WIDE = 3  # control sources: so many next rarer, and so many next commoner
 MEET = 5  # meetings of source and destination in held-out text that a row of the table needs
 
 
@@ -30,7 +32,8 @@ class Listed(NamedTuple):
     head: trigrams.Head
     triples: Triples
     pairs: Integer[np.ndarray, "pairs 2"]  # distinct sources with their predicted-top output
-    controls: dict[int, np.ndarray]  # source -> sources of like frequency, from the same list
+    controls: dict[int, np.ndarray]  # source -> sources of like frequency: from the same list,
+    # or from all allowed tokens when the list is too short for that
 
 
 def listed(
@@ -50,10 +53,12 @@ def listed(
     triples = triples.take(torch.arange(min(k, len(triples.qk))))
     sources = np.unique(triples.source.cpu().numpy())
     at = torch.searchsorted(tables.ids, torch.from_numpy(sources).to(tables.ids))
-    top = scan.top_k(*tables.ov, 1, rows=at).ids[:, 0]
+    top = scan.top_k(*tables.ov, 1, rows=at).ids[:, 0] if len(at) else at
     pairs = np.stack([sources, tables.ids[top].cpu().numpy()], 1)
-    near = triple_text.neighbours(counts[sources], wide=3)
-    return Listed(tables, triples, pairs, {int(s): sources[n] for s, n in zip(sources, near)})
+    pool = sources if len(sources) > 2 * WIDE else tables.ids.cpu().numpy()
+    near = triple_text.neighbours(counts[pool], wide=WIDE)
+    like = {int(s): pool[n] for s, n in zip(pool, near, strict=True)}
+    return Listed(tables, triples, pairs, {int(s): like[int(s)] for s in sources})
 
 
 def _row(found: Contrast, columns: slice = slice(0, 1)) -> list[float]:
@@ -68,12 +73,11 @@ def search_check(
     On the tables of a few tokens. `brute(QK, OV, k, positive=...)` as chapter 04 teaches it. The
     second number counts the triples of its list without sign check whose QK is below its row mean.
     """
-    at = 0, head
-    E, U = model.W_E[tokens], model.W_U[:, tokens]
-    qk = scan.qk_factors(E, model.W_Q[at], model.W_K[at])
-    ov = scan.ov_factors(E, model.W_V[at], model.W_O[at], U)
+    tokens = tokens.to(model.W_E.device)
+    qk, ov = (f(model, 0, head, tokens=tokens) for f in (inputs.qk_factors, inputs.ov_factors))
     QK, OV = (f.A @ f.B for f in (qk, ov))
-    found = trigrams.search(trigrams.Head(qk, ov, torch.arange(len(tokens), device=E.device)), k)
+    places = torch.arange(len(tokens), device=tokens.device)
+    found = trigrams.search(trigrams.Head(qk, ov, places), k)
     strength = brute(QK, OV, k)[0]
     again = QK[found.destination, found.source] * OV[found.source, found.output]
     error = max((x - strength).abs().max().item() for x in (found.strength, again))
@@ -99,12 +103,13 @@ def in_text(
     np.put_along_axis(mask, ids[best], True, 1)
     out = {}
     for name, (rows, where, output) in {
-        "triples": (s, list(d), o),
+        "triples": (s, d.tolist(), o),
         "pairs": (sources, list(mask), top),
     }.items():
         shuffled = [output[rng.permutation(len(output))] for _ in range(shuffles)]
         outputs = np.stack([output, *shuffled], 1)
-        control = [found.controls[int(x)] for x in rows]
+        rows = [int(x) for x in rows]
+        control = [found.controls[x].tolist() for x in rows]
         moved = [[where[i] for i in rng.permutation(len(where))] for _ in range(MOVES)]
         elsewhere = [contrast(text, rows, control, other, outputs[:, :1]) for other in moved]
         out[name] = {
@@ -147,9 +152,16 @@ def in_model(
     rng = np.random.default_rng(seed)
     s, d, o = found.triples[:3]
     n = len(s)
+    if not n:  # a head without any positive pair of entries has nothing to be asked
+        nothing = np.zeros(text.n_docs), np.zeros(text.n_docs)
+        still = {arm: list(triple_text.NOTHING_RUN) for arm in ARMS}
+        by_gap = {what: [0.0] * len(gaps) for what in ("first", "change")}
+        zeros = dict.fromkeys(("rises", "own_head", "first", "attention"), 0.0)
+        return still | zeros | {"sums": dict.fromkeys(ARMS, nothing), "n": 0, "by_gap": by_gap}
     ends = triple_runs.contexts(text, d.cpu().numpy(), length, rng)
     place = triple_runs.places_before(n, gaps, length)
-    control = torch.tensor([int(rng.choice(found.controls[int(x)])) for x in s])
+    like = [int(rng.choice(found.controls[int(x)])) for x in s]
+    control = torch.tensor(like, dtype=torch.long)
     other_ov, other = (torch.from_numpy(rng.permutation(n)) for _ in range(2))
     swapped = triple_runs.Contexts(ends.tokens[other], ends.doc[other.numpy()])
     asked = torch.stack([o, o[other_ov]], 1).cpu()
@@ -158,7 +170,8 @@ def in_model(
         before = triple_runs.read(model, tokens, place, asked)
         after = triple_runs.read(model, triple_runs.put(tokens, place, source), place, asked)
         logit, log_prob, part = (a - b for a, b in zip(after[:3], before[:3], strict=True))
-        return triple_runs.Readout(logit, log_prob, part, *after[3:])
+        direct = after.direct - before.direct  # zero without norm: the last token stays
+        return triple_runs.Readout(logit, log_prob, part, after.attention, after.first, direct)
 
     s = s.cpu()
     true, drawn, moved = change(ends.tokens, s), change(ends.tokens, control), change(swapped[0], s)
@@ -174,30 +187,52 @@ def in_model(
         arm: tuple(np.bincount(doc, w, text.n_docs) for w in (x.double().cpu().numpy(), np.ones(n)))
         for arm, (x, doc) in values.items()
     }
-    out: dict[str, Any] = {k: list(triple_text.bootstrap(x[None], w)) for k, (x, w) in sums.items()}
+    out: dict[str, Any] = {arm: _mean_of(*x) for arm, x in sums.items()}
     gap = (length - 1 - place).numpy()
     own = true.part[:, head, 0]
     out |= {
         "sums": sums,
         "n": n,
         "rises": (true.logit[:, 0] > 0).double().mean(),
-        "own_head": (own.sum() / true.logit[:, 0].sum()),
+        "own_head": _share(own.sum(), true.logit[:, 0].sum()),
         "first": true.first[:, head].mean(),
         "attention": true.attention[:, head].mean(),
         "by_gap": {
-            "first": [true.first[:, head][gap == g].mean() for g in gaps],
-            "change": [true.logit[:, 0][gap == g].mean() for g in gaps],
+            "first": [_average(true.first[:, head][gap == g]) for g in gaps],
+            "change": [_average(true.logit[:, 0][gap == g]) for g in gaps],
         },
     }
     return out
+
+
+ARMS = (
+    "true", "shuffled OV", "shuffled destination", "random source", "true, log p",
+    "true − random source",
+)  # fmt: skip
+
+
+def _average(x: Tensor) -> Tensor:
+    """The mean; 0 of nothing: a list shorter than the gaps leaves some gaps without a context."""
+    return x.mean() if len(x) else x.sum()
+
+
+def _share(part: Tensor, whole: Tensor) -> Tensor:
+    """part / whole; 0 where there is no whole to share."""
+    return part / whole if float(whole) else 0.0 * part
+
+
+def _mean_of(sums: np.ndarray, weight: np.ndarray) -> list[float]:
+    """The mean with its interval by document, from sums and counts of every document."""
+    if not weight.any():
+        return list(triple_text.NOTHING_RUN)
+    return list(triple_text.bootstrap(sums[None], weight))
 
 
 def pooled(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """All heads' rows of `in_model` together; documents are drawn once for all heads."""
     out: dict[str, Any] = {}
     for arm in rows[0]["sums"]:
-        x, w = (sum(row["sums"][arm][i] for row in rows) for i in (0, 1))
-        out[arm] = list(triple_text.bootstrap(x[None], w))
+        out[arm] = _mean_of(*(sum(row["sums"][arm][i] for row in rows) for i in (0, 1)))
     out["own_head"] = sum(r["own_head"] * r["true"][0] * r["n"] for r in rows) / sum(
         r["true"][0] * r["n"] for r in rows
     )
@@ -251,6 +286,30 @@ def readable(
     return kinds, rows
 
 
+def shares(model: Transformer, windows: Int[Tensor, "window pos"]) -> dict[str, Any]:
+    """{"shares": `score_shares`}; with LayerNorm also by how much a position moves a token's scale,
+    which the token tables leave out (mean over text, as a share of the scale alone)."""
+    out: dict[str, Any] = {"shares": triple_runs.score_shares(model, windows)}
+    normed = model.cfg.norm != "none"
+    return out | ({"scale_moves": inputs.scale_share(model, windows)} if normed else {})
+
+
+def shares_claim(d: dict[str, Any]) -> dict[str, Any]:
+    """What chapter 04 may say of `shares`: text, values and test."""
+    parts = np.asarray(d["shares"])
+    token, bias = parts[:, 0], " or a bias" if parts.shape[1] > 4 else ""
+    text = (
+        "Of the variation of a head's scores on text, the token-token part makes {low:.0%} to "
+        "{high:.0%}; the rest holds a position"
+        f"{bias}. {{value}} of {{n}} heads are below one half."
+    )
+    values = {"low": token.min(), "high": token.max(), "n": len(token)}
+    if "scale_moves" in d:
+        text += " A position moves its token's scale by {moves:.0%}; token tables leave that out."
+        values["moves"] = d["scale_moves"]
+    return {"text": text, "values": values, "holds": atleast(int((token < 0.5).sum()), 1)}
+
+
 def meetings(found: Listed, text: Text) -> int:
     """How many of a head's listed triples have their source before their destination in the text
     MEET times or more."""
@@ -282,7 +341,7 @@ def induction_list(
 
     def share(outputs: Sequence[int]) -> float:
         kinds = [trigrams.kind(names[a], names[b], names[c]) for a, b, c in zip(s, d, outputs)]
-        return kinds.count("copying") / len(kinds)
+        return kinds.count("copying") / max(len(kinds), 1)
 
     chance = np.mean([share([o[i] for i in rng.permutation(len(o))]) for _ in range(20)])
     return {"head": f"{layer}.{head}", "n": len(s), "copying": share(o), "chance": chance}
@@ -298,21 +357,20 @@ def survival(
     """
     generator, d_head = torch.Generator().manual_seed(seed), model.cfg.d_head
     R = gauge.invertible(*model.W_Q.shape[:2], d_head, d_head, generator=generator).to(model.W_E)
-    G = gauge.invertible(model.cfg.d_model, model.cfg.d_model, generator=generator)
+    G = gauge.free_change(model, generator)
     c = torch.randn(model.cfg.d_model, 1, generator=generator).to(model.W_E) * model.W_U.std()
     k0 = torch.randn(d_head, 1, generator=generator).to(model.W_E)
-    parts = change_heads(model.W_Q, model.W_K, model.W_V, model.W_O, R)
-    turned = gauge.with_weights(model, **dict(zip(("W_Q", "W_K", "W_V", "W_O"), parts)))
+    turned = gauge.turn_heads(model, change_heads, R)
     s, d, o = triples[:3]
 
     def numbers(m: Transformer, shift: Float[Tensor, "d_head 1"] | float = 0.0) -> dict:
         at, out = (0, head), {}
         for name, centre in (("raw", False), ("centred", True)):
-            A, B = scan.qk_factors(m.W_E, m.W_Q[at], m.W_K[at], centre=False)
+            A, B = inputs.qk_factors(m, *at, centre=False)
             B = B + shift
             B = B - B.mean(-1, keepdim=True) if centre else B
             out[f"QK entry, {name}"] = (A[d] * B.T[s]).sum(-1)
-            A, B = scan.ov_factors(m.W_E, m.W_V[at], m.W_O[at], m.W_U, centre=centre)
+            A, B = inputs.ov_factors(m, *at, centre=centre)
             out[f"OV entry, {name}"] = (A[s] * B.T[o]).sum(-1)
             out[f"strength, {name}"] = out[f"QK entry, {name}"] * out[f"OV entry, {name}"]
         return out

@@ -20,10 +20,17 @@ NOTHING = -1  # the blank places
 class Text:
     """Tokens of documents with index arrays: where each token stands, what follows, which document.
 
-    tokens[i] is NOTHING between documents. `follows[i]` is tokens[i + 1].
+    tokens[i] is NOTHING between documents. `follows[i]` is tokens[i + 1]. bos: the token that opens
+    every context cut out of this text; the documents hold none.
     """
 
-    def __init__(self, documents: Sequence[Integer[np.ndarray, " n"]], d_vocab: int, reach: int):
+    def __init__(
+        self,
+        documents: Sequence[Integer[np.ndarray, " n"]],
+        d_vocab: int,
+        reach: int,
+        bos: int = 0,
+    ):
         if reach < 1:
             raise ValueError(f"reach must be at least 1, got {reach}")
         gap = np.full(reach + 1, NOTHING, dtype=np.int32)
@@ -32,7 +39,7 @@ class Text:
         self.follows = np.append(self.tokens[1:], NOTHING).astype(np.int32)
         lengths = [len(d) + len(gap) for d in documents]
         self.doc = np.repeat(np.arange(len(documents), dtype=np.int32), lengths)
-        self.n_docs, self.reach, self.d_vocab = len(documents), reach, d_vocab
+        self.n_docs, self.reach, self.d_vocab, self.bos = len(documents), reach, d_vocab, bos
         order = np.argsort(self.tokens, kind="stable").astype(np.int32)
         self._order = order[np.searchsorted(self.tokens[order], 0) :]
         self._starts = np.searchsorted(self.tokens[self._order], np.arange(d_vocab + 1))
@@ -72,8 +79,8 @@ class Contrast(NamedTuple):
         return Contrast(*(a + b for a, b in zip(self, other, strict=True)))
 
     def rates(self) -> tuple[float, float]:
-        """(rate after the source, rate after its controls), of the first output."""
-        weight = self.weight.sum()
+        """(rate after the source, rate after its controls), of the first output; 0 of nothing."""
+        weight = self.weight.sum() or 1.0
         return float(self.true[0].sum() / weight), float(self.control[0].sum() / weight)
 
 
@@ -135,6 +142,10 @@ class Interval(NamedTuple):
     high: float
 
 
+NOTHING_KNOWN = Interval(0.0, -1.0, 1.0)  # of a difference of rates that nothing was counted for
+NOTHING_RUN = Interval(0.0, 0.0, 0.0)  # of a mean over no contexts at all: their number, 0, says so
+
+
 def bootstrap(
     sums: Float[np.ndarray, "variants docs"],
     weight: Float[np.ndarray, " docs"],
@@ -160,14 +171,21 @@ def bootstrap(
 
 
 def gain(found: Contrast, columns: slice = slice(0, 1), draws: int = 1000) -> Interval:
-    """true rate - control rate of the first output (or of other columns), with its interval."""
+    """true rate - control rate of the first output (or of other columns), with its interval.
+
+    Where no document holds both sides: all that a difference of rates can be, from -1 to 1.
+    """
+    if not found.weight.sum() > 0:
+        return NOTHING_KNOWN
     return bootstrap((found.true - found.control)[columns], found.weight, draws)
 
 
 def mean_interval(
     values: Float[np.ndarray, " n"], doc: Integer[np.ndarray, " n"], draws: int = 1000
 ) -> Interval:
-    """The mean of values with its bootstrap interval by document."""
+    """The mean of values with its bootstrap interval by document; NOTHING_RUN of no values."""
+    if not len(values):
+        return NOTHING_RUN
     _, index = np.unique(doc, return_inverse=True)
     return bootstrap(np.bincount(index, values)[None], np.bincount(index).astype(float), draws)
 

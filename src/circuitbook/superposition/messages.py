@@ -11,9 +11,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from circuitbook import bases, cut, gauge
+from circuitbook import bases, cut, gauge, paths, spine, zoo
 from circuitbook.composition.coordinates import stretch
 from circuitbook.composition.pairs import reader, writer
+from circuitbook.curves import Bench
 from circuitbook.cut import Cut
 from circuitbook.model import Transformer
 from circuitbook.superposition import geometry, toy
@@ -30,7 +31,9 @@ def messages(
 ) -> Float[Tensor, "word d_model"]:
     """What the first layer's `head` writes for each word, centred over the words (float64).
 
-    Centred: a part that all messages share tells nobody apart, and softmax ignores it.
+    Centred: a part that all messages share tells nobody apart, and softmax ignores it. With
+    LayerNorm each message is also divided by a scale of its place, which is left out here: an
+    approximation, the same for all words.
     """
     out = model.W_E[words].double() @ model.W_V[0, head].double() @ model.W_O[0, head].double()
     return out - out.mean(0)
@@ -114,6 +117,17 @@ def numbers(
         geometry.unit(sent).T @ geometry.unit(sent), geometry.dimensionality(U),
     )  # fmt: skip
     return dict(zip(NUMBERS, values, strict=True))
+
+
+def own_survival(prompt: int) -> dict[str, dict[str, float]]:
+    """`survival` of the course's two-layer model, whatever today's model set.
+
+    With LayerNorm most changes of the stream's coordinates change the function.
+    """
+    with paths.model_set("course"):
+        model, words = zoo.load("attn-only-2l", dtype=torch.float64), Bench.frequent()
+        first, second = spine.heads_pair(zoo.load("attn-only-2l"), 16)
+        return survival(model, words[None, :prompt], (first[1], second[1]), words)
 
 
 @torch.no_grad()

@@ -21,12 +21,14 @@ def streams_by_order(model, tokens, patterns):
     """Run k adds what the layers computed in run k - 1, so its last stream holds orders 0 … k.
 
     patterns: one [batch, head, pos, key] for each layer. Returns n_layers + 1 streams.
-    Source: Elhage et al. 2021, for models without norm, biases and MLPs.
+    What a layer adds without any head, its bias, is there from the first run on.
+    Source: Elhage et al. 2021, for models without MLPs; a norm needs its scales held as well.
     """
     noted = {}
 
     def swap(new, hook):
-        old = noted.get(hook.name, torch.zeros_like(new))
+        b_O = model.blocks[hook.layer()].attn.b_O
+        old = noted.get(hook.name, torch.zeros_like(new) if b_O is None else b_O.expand_as(new))
         noted[hook.name] = new
         return old
 
