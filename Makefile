@@ -45,13 +45,13 @@ help: ## List what this menu offers
 setup: python ## Create the environment and install the pinned packages (minutes, once)
 	@$(BOOT) tools/environment.py setup $(VENV)
 
-text: setup ## Fetch the pinned text, or check the text that is there
+text: setup ## Fetch the pinned text of the course, or check the text that is there
+	@MODELS=course $(PY) -m circuitbook.corpus fetch
+
+all: text ## Measure every chapter, draw figures, build notebooks, list the claims
 ifeq ($(MODELS),published)
 	@$(PY) -m circuitbook.published fetch
 endif
-	@$(PY) -m circuitbook.corpus fetch
-
-all: text ## Measure every chapter, draw figures, build notebooks, list the claims
 	@status=0; \
 	$(PY) tools/derive.py taught || status=1; \
 	$(PY) -m circuitbook.measure || status=1; \
@@ -101,8 +101,8 @@ compare: ready ## Set every number of the series beside ours, from results/ alon
 	@$(if $(filter published,$(MODELS)),RECOMPUTE=1 )$(PY) -m circuitbook.series
 
 weights: text ## Train the models and dictionaries (hours); goes on where it stopped
-	@$(PY) -m circuitbook.train all
-	@$(PY) -m circuitbook.autoencoders.train all
+	@MODELS=course $(PY) -m circuitbook.train all
+	@MODELS=course $(PY) -m circuitbook.autoencoders.train all
 
 accept: ready ## Make the new measurements the committed evidence (read CONTRIBUTING first)
 	@$(PY) -m circuitbook.measure --accept

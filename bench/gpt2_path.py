@@ -1,9 +1,9 @@
 """The published circuits' tools at GPT-2's exact size: time and peak memory of the whole path.
 
-    python bench/gpt2_path.py [--prompts 8] [--random 20] [--threads 1] [--folder PATH]
+    python bench/gpt2_path.py [--prompts 8] [--random 20] [--threads 1]
 
-Without --folder: random weights of the exact shape and prompts of random ids, laid out as the real
-ones. With it: the published weights and their tokenizer, from that folder. A second process does
+Random weights of the exact shape and prompts of random ids, laid out as the real ones. With
+MODELS=published: the published weights and their tokenizer. A second process does
 the work, so that its peak memory is that of the path alone: loading, folding the norms, mean and
 resample stand-ins, faithfulness beside random sets, path patching, self-repair, for both tasks.
 The peak is "maximum resident set size", the interpreter and torch included.
@@ -28,16 +28,18 @@ def work(args: argparse.Namespace) -> dict[str, float]:
     import numpy as np
     import torch
 
+    from circuitbook import paths
     from circuitbook.circuits import gpt2, gpt2_path
     from circuitbook.model import Transformer
 
     torch.set_num_threads(args.threads)
     begun = time.process_time()
-    model = None if args.folder else Transformer(gpt2.SMALL, seed=0).eval().requires_grad_(False)
-    loaded = time.process_time()
-    if model is None:
-        found = gpt2_path.published_study(args.folder, args.prompts, args.random)
+    loaded = begun
+    if paths.models() == "published":
+        found = gpt2_path.published_study(args.prompts, args.random)
     else:
+        model = Transformer(gpt2.SMALL, seed=0).eval().requires_grad_(False)
+        loaded = time.process_time()
         rng = np.random.default_rng(0)
         names, years = (
             gpt2_path.stand_in_batch(kind, args.prompts, rng, gpt2.SMALL.d_vocab)
@@ -60,7 +62,6 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--random", type=int, default=20)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--folder")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.here:

@@ -17,7 +17,7 @@ from circuitbook import corpus, gallery, heads, plots, tokenizer, zoo
 from circuitbook.check import check
 from circuitbook.claims import all_of, atleast, atmost, claim, equal, show
 from circuitbook.gallery.ch04 import bug_table, kind_table, survival_table
-from circuitbook.paths import model_set, sizes
+from circuitbook.paths import model_set, models, sizes
 from circuitbook.results import bound, measured
 from circuitbook.skip_trigrams import bug_pairs, copying, trigrams
 from circuitbook.skip_trigrams import triple_controls as controls
@@ -263,7 +263,7 @@ def claims(d, checked, worst, some, cfg):
     return [planted,
         claim("trigrams.search_is_brute_force", "On {tokens} tokens the search gives brute force's {k} best strengths of every head, to {limit:g}. Without the sign check {below} of the {lists} listed triples have a QK entry below its row's mean.",
               label="identity", values={"tokens": len(some), "k": 50, "limit": 1e-9, "below": sum(x[1] for x in checked), "lists": 50 * n}, holds=all_of(bound(max(x[0] for x in checked), 1e-9), atleast(sum(x[1] for x in checked), 1))),
-        claim("trigrams.kinds", "Searched were the {allowed:,} of {vocabulary:,} tokens with {floor} or more places in the training text; {value} of {kinds} kinds occur among the listed triples ({bound} were asked).", label="measurement", values={"kinds": len(d["kinds"]), "allowed": d["allowed"], "vocabulary": d["vocabulary"], "floor": cfg.floor}, holds=atleast(present, 5)),
+        claim("trigrams.kinds", "Searched were the {allowed:,} of {vocabulary:,} tokens with {floor} or more places in the " + ("training" if models() == "course" else "validation") + " text; {value} of {kinds} kinds occur among the listed triples ({bound} were asked).", label="measurement", values={"kinds": len(d["kinds"]), "allowed": d["allowed"], "vocabulary": d["vocabulary"], "floor": cfg.floor}, holds=atleast(present, 5)),
         claim("trigrams.raised", "Put before its destination, a source raises the predicted output's centred logit by {true:.2f}; a source of like frequency moves it by {drawn:.2f}. The difference is {gain:.2f} (interval {low:.2f} to {high:.2f}), with {least} or more triples a head.",
               label="intervention", values={"true": whole["true"][0], "drawn": whole["random source"][0], "gain": whole["true − random source"][0], "low": whole["true − random source"][1], "high": whole["true − random source"][2], "least": min(m["n"])},
               holds=all_of(atleast(whole["true − random source"][1], 0.1), atleast(min(m["n"]), min(cfg.triples, 500)))),

@@ -282,7 +282,7 @@ gallery.circuit_paths(r)
 
 # %% [markdown] tags=["extension"]
 # ### Induction in every size · extension, 5 minutes
-# One row for each model, by one function. The published two-layer model and gpt2 need their weights.
+# One row for each model, by one function. The published models need their weights (`make published`).
 
 # %% tags=["extension"]
 plots.table(ch11.induction_rows(r))
@@ -367,7 +367,7 @@ gallery.years_neurons(r)
 
 # %% [markdown] tags=["extension"]
 # ## 10 · The circuits of the literature · extension, 6 minutes
-# The same functions run on gpt2: `circuits/gpt2.py` reads its weights from this machine, and never opens a connection. Without them the table says what is needed. With them it puts the published heads, 26 for names, seven heads and four MLPs for years, through the same three questions. `bench/gpt2_path.py` measures time and memory on random weights of that shape.
+# The same functions run on gpt2: `make published` fetches its weights and runs this chapter on them. Without them the table says what is needed. With them it puts the published heads, 26 for names, seven heads and four MLPs for years, through the same three questions. `bench/gpt2_path.py` measures time and memory on random weights of that shape.
 
 # %% tags=["extension"]
 plots.table(ch11.literature_rows(r))

@@ -171,8 +171,6 @@ def test_the_local_store_is_asked_without_a_socket(tmp_path, monkeypatch):
     assert find_gpt2() is None  # a path is named, the files are not there
     with pytest.raises(Gpt2Error, match="not on this machine"):
         load_gpt2()
-    needs = gpt2_path.published_study()
-    assert needs["there"] is False and "hf download" in needs["needs"]
     (tmp_path / "config.json").write_text(json.dumps(SMALL))
     save_file(random_state(SMALL), tmp_path / "model.safetensors")
     assert find_gpt2() == tmp_path
@@ -316,10 +314,12 @@ def test_all_templates_are_run_and_averaged(monkeypatch):
         assert len(names.tokens) == len(years.tokens) == 3
         return {"names": {"model": float(len(seen)), "random": [1.0, 2.0 * len(seen)]}}
 
-    for name, value in {"find_gpt2": lambda folder: "here", "load_gpt2": lambda where: None,
-                        "local_encoder": lambda where: encode, "path": fake}.items():  # fmt: skip
+    monkeypatch.setenv("MODELS", "published")
+    for name, value in {"local_encoder": lambda where: encode, "path": fake}.items():
         monkeypatch.setattr(gpt2_path, name, value)
-    monkeypatch.setattr(gpt2_path.fold, "process", lambda model: model)
+    monkeypatch.setattr(gpt2_path.fetch, "folder", lambda pin: "here")
+    monkeypatch.setattr(gpt2_path.zoo, "load", lambda role: None)
+    monkeypatch.setattr(gpt2_path, "single_tokens", lambda encode, words: [199])
     found = gpt2_path.published_study(n=12)
     assert [first for first, _ in seen] == ["I", "S", "I", "S"]
     assert seen[0][1] == seen[1][1] < seen[2][1] == seen[3][1]  # two texts, each in both orders

@@ -1,6 +1,9 @@
 """Two model sets, one code path: which set is meant where, and what results say of it."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -166,3 +169,101 @@ def test_a_lesson_on_the_courses_models_says_nothing(project, monkeypatch, capsy
     monkeypatch.delenv("MODELS", raising=False)
     measured([say()])
     assert capsys.readouterr().out == ""
+
+
+# ---- which files a result was made with ----------------------------------------------------------
+
+
+@pytest.fixture
+def files(monkeypatch):
+    """Published files as a list of one hash that a test may change; None is "not here"."""
+    from circuitbook.published import provenance
+
+    today = ["one"]
+    monkeypatch.setattr(provenance, "identity", lambda: today[0])
+    return today
+
+
+def test_other_published_files_make_a_result_stale(project, published, files, monkeypatch):
+    def compute(cfg):
+        return {"x": int(os.environ["TOY_X"]), "claims": []}
+
+    def now(x):
+        monkeypatch.setenv("TOY_X", str(x))
+        return results.measured("99_toy", compute, {})
+
+    assert now(1).made_with["published"] == "one"
+    assert now(2)["x"] == 1, "read, not measured again"
+    files[0] = None  # the files are gone: nobody can say, and reading on is what a reader wants
+    assert now(2)["x"] == 1
+    files[0] = "two"
+    r = now(2)
+    assert r["x"] == 2 and r.made_with["published"] == "two"
+
+
+def test_the_stamp_of_a_lesson_knows_the_published_files(project, published, files):
+    from circuitbook import compare
+
+    script = project / "scripts" / "99_toy.py"
+    script.write_text("x = 1\n")
+    before = compare._inputs(script)
+    files[0] = "two"
+    assert compare._inputs(script) != before
+
+
+def test_a_text_of_ones_own_is_no_evidence(project, published, files, monkeypatch):
+    monkeypatch.setenv("CIRCUITBOOK_TEXT", "mine.txt")
+    assert measured([say()]).made_with["local_text"] is True
+    with pytest.raises(ValueError, match="measured on a local text"):
+        results.accept("99_toy")
+
+
+def test_nothing_is_accepted_unless_all_can_be(project, published, files, capsys):
+    from circuitbook import compare
+
+    for name in ("98_toy", "99_toy"):
+        (project / "scripts" / f"{name}.py").write_text("")
+    results.measured("98_toy", lambda cfg: {"x": 1, "claims": [say()]}, {})
+    assert compare.main(["accept"]) == 1
+    assert "nothing accepted: 99_toy was not measured here" in capsys.readouterr().err
+    assert not (project / "results").exists()
+    measured([say("sets.two")])
+    assert compare.main(["accept"]) == 0
+    assert (project / "results" / "published" / "98_toy.json").is_file()
+
+
+@pytest.mark.parametrize("size, fits", [(4096, True), (4000, True), (4097, False), (3000, False)])
+def test_a_model_and_a_tokenizer_must_fit(published, monkeypatch, size, fits):
+    from types import SimpleNamespace
+
+    from circuitbook.published import models, tokens
+
+    model = zoo.Transformer(zoo.recipe("attn-only-0l").config)
+    monkeypatch.setattr(models, "load", lambda role, **more: model)
+    monkeypatch.setattr(tokens, "load", lambda: SimpleNamespace(vocab_size=size))
+    if fits:
+        assert zoo.load("attn-only-1l", device="cpu").cfg.d_vocab == 4096
+    else:
+        with pytest.raises(zoo.WeightsError, match=r"4,096 tokens and its tokenizer"):
+            zoo.load("attn-only-1l")
+    assert zoo.load("gpt2", device="cpu").cfg.d_vocab == 4096, "gpt2 has its own tokenizer"
+
+
+def test_a_missing_file_is_one_line_in_a_script(tmp_path):
+    code = "from circuitbook import zoo; zoo.load('gelu-1l')"
+    env = os.environ | {"MODELS": "published", "HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1 and "make published" in done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", "import circuitbook; 1 / 0"], capture_output=True, text=True
+    )
+    assert "Traceback" in done.stderr, "a mistake in the code keeps its frames"
+
+
+def test_the_courses_gallery_never_depends_on_what_else_lies_here(monkeypatch, tmp_path):
+    from circuitbook.circuits import gpt2_path
+
+    monkeypatch.delenv("MODELS", raising=False)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    assert gpt2_path.published_study() == {"there": False, "needs": gpt2_path.NEEDS}

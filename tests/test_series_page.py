@@ -136,7 +136,7 @@ def test_a_planted_error_turns_its_row(filled, capsys, id, edit, code, words):
         ("part7.aunt_sally.tokens", lambda v: 14, "published weights: DIFFERS: by 1"),
         ("part7.aunt_sally.attn-only-1l.p_sally", lambda v: 0.3, "DIFFERS: by 0.006"),
         ("part7.aunt_sally.attn-only-2l.head", lambda v: ["1.5", 0.4], "another word"),
-        ("part7.neuron.847", lambda v: v | {"max": 2.4}, "DIFFERS: largest activation by 0.06"),
+        ("part7.neuron.847", lambda v: v | {"writes": v["writes"][1:]}, "DIFFERS: raises has"),
         ("part7.icl.gpt2", lambda v: v | {"score": 0.5}, "DIFFERS: score by 0.953"),
     ],
 )

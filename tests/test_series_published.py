@@ -18,14 +18,14 @@ def shelf(tmp_path, monkeypatch):
         monkeypatch.delenv(switch, raising=False)
     toys.fill(tmp_path)
 
-    def add(random=False, edit=None):
+    def add(random=False, edit=None, local=False):
         values = {e["id"]: e["value"] for e in toys.reference()["entries"]}
         if edit is not None:
             values[edit[0]] = edit[1](values[edit[0]])
         for number in NUMBERS:
             envelope = {
                 "schema": 1, "chapter": f"{number}_toy", "config": {}, "kinds": {}, "claims": [],
-                "made_with": {"random_weights": True} if random else {},
+                "made_with": {"random_weights": random, "local_text": local},
                 "data": {"series": values},
             }  # fmt: skip
             path = tmp_path / "results" / "published" / f"{number}_toy.json"
@@ -84,3 +84,25 @@ def test_the_public_protocol_goes_before_the_chapters_own_measure(shelf, tmp_pat
     path.write_text(json.dumps(saved), encoding="utf-8")
     found = head("heads.attn-only-1l.ov_eigen_score")
     assert found.state == "off" and "by 0.907" in found.verdict
+
+
+def test_numbers_on_another_text_are_shown_and_never_judged(shelf):
+    shelf(local=True)
+    found = head("part7.icl.attn-only-2l")
+    assert found.state == "random" and found.verdict == "measured on another text: not judged"
+
+
+def test_fields_that_cannot_be_the_same_are_shown_and_not_judged(shelf):
+    def ours(value):
+        numbers = {k: v for k, v in value.items() if isinstance(v, float)}
+        return numbers  # without the lists of heads, which are theirs
+
+    shelf(edit=("gallery.greater_than", ours))
+    found = head("gallery.greater_than")
+    assert found.state == "ok" and found.verdict == "published weights: agrees where judged"
+    shelf(edit=("gallery.greater_than", lambda v: ours(v) | {"prob_diff": v["prob_diff"] - 0.06}))
+    assert head("gallery.greater_than").state == "off"
+    shelf(edit=("part7.neuron.847", lambda v: v | {"max": v["max"] + 1}))
+    assert head("part7.neuron.847").verdict == "published weights: agrees where judged"
+    shelf(edit=("part7.neuron.847", lambda v: v | {"writes": v["writes"][::-1]}))
+    assert head("part7.neuron.847").state == "off"

@@ -117,11 +117,6 @@ def test_unknown_role(toy):
     assert set(zoo.MAIN_ROLES) <= set(zoo.roles())
 
 
-def test_published_models(toy, monkeypatch):
-    monkeypatch.setenv("MODELS", "published")
-    refused("not available in this version")
-
-
 def test_missing_file(toy):
     toy.unlink()
     said = refused("weights of toy are missing")

@@ -4,16 +4,16 @@
 random rotations, the changes it lacks, and a harness that says which numbers move under which.
 Rows, as everywhere: x becomes x G.
 
-With LayerNorm fewer changes are free. It reads x P / s, P = I - 11^T/d and s the size of x P, so
-G must leave lengths across the all-ones direction alone: G P = P G and P G G^T P = P. That is a
-rotation that fixes the all-ones direction, and any stretch along it, which nobody reads. Every
-other G gives another function; `LAYERNORM` says what a general one moves.
+With LayerNorm fewer changes are free. It reads x P / s, P = I - 11^T/d and s the size of x P. So G
+must turn what lies across the all-ones direction (P G P orthogonal there) and bring nothing from
+along it into sight (1 G P = 0). What G adds along the ones is free: a shear x -> x + (x . v) 1 is
+as unseen as a turn, and it moves whatever counts lengths of writes. See `gauge.is_free`.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -21,7 +21,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitbook.cut import Cut
-from circuitbook.gauge import change_stream, free_change, invertible, turn_heads, with_weights
+from circuitbook.gauge import (
+    change_stream,
+    free_change,
+    free_turn,
+    invertible,
+    turn_heads,
+    with_weights,
+)
 from circuitbook.model import Transformer
 
 
@@ -37,23 +44,10 @@ def rotation(d: int, generator: torch.Generator) -> Float[Tensor, "d d"]:
 def free_rotation(model: Transformer, generator: torch.Generator) -> Float[Tensor, "d d"]:
     """A random rotation of the stream that this model cannot see: any, or one about the vector 1.
 
-    The second is for models with LayerNorm; see `gauge.free_change`.
+    The second is for models with LayerNorm; more is free there, see `gauge.free_change`.
     """
-    if model.cfg.norm == "none":
-        return rotation(model.cfg.d_model, generator)
-    return free_change(model, generator)
-
-
-def free_stretch(
-    model: Transformer, generator: torch.Generator, condition: float = 10.0
-) -> Float[Tensor, "d d"]:
-    """A random change of the stream of this condition number that the model cannot see.
-
-    Without a norm: any invertible matrix. With one: a rotation about the all-ones direction and a
-    stretch along it, the only direction that may be stretched.
-    """
-    G = free_change(model, generator, condition)
-    return G if model.cfg.norm == "none" else G + (condition - 1) / model.cfg.d_model
+    d = model.cfg.d_model
+    return rotation(d, generator) if model.cfg.norm == "none" else free_turn(d, generator)
 
 
 turn_stream = change_stream
@@ -102,7 +96,7 @@ class Moves(NamedTuple):
     """Largest change of any logit under each change of the weights."""
 
     rotated: float  # stream, orthogonal G that the model cannot see
-    stretched: float  # stream, invertible G that the model cannot see
+    stretched: float  # stream, `gauge.free_change`: stretched, or with LayerNorm sheared
     positions_left: float  # the same, with W_pos forgotten
     hidden: float  # the MLP's hidden coordinates, orthogonal R
 
@@ -119,7 +113,7 @@ def logit_moves(
     One other model at a time.
     """
     clean = model(tokens)
-    stretched = turn_stream(model, free_stretch(model, generator, condition))
+    stretched = turn_stream(model, free_change(model, generator, condition))
 
     def others() -> Iterator[Transformer]:
         yield turn_stream(model, free_rotation(model, generator))
@@ -130,22 +124,11 @@ def logit_moves(
     return Moves(*[(other(tokens) - clean).abs().max().item() for other in others()])
 
 
-LAYERNORM = {"stream, invertible G": (0, 0, 0, 0, 0, 0)}  # it is not free, so everything may move
-
-
-def predicted(model: Transformer, table: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
-    """The prediction for this model: a table made for models without a norm, or `LAYERNORM`'s rows.
-
-    The other rows hold for both, as `survival` takes the orthogonal G about the all-ones direction.
-    """
-    return {**table, **(LAYERNORM if model.cfg.norm != "none" else {})}
-
-
 def stretch_words(model: Transformer) -> str:
     """How `logit_moves` changes the stream of this model, for a sentence."""
     if model.cfg.norm == "none":
         return "rotated and stretched"
-    return "rotated about the all-ones direction and stretched along it, which LayerNorm allows"
+    return "turned about the all-ones direction and sheared along it, which LayerNorm cannot see"
 
 
 def survival(
@@ -159,12 +142,12 @@ def survival(
     numbers(model, cut) gives the numbers in question, in float64. Changes: head coordinates, stream
     (orthogonal, invertible), W_U + c 1^T, and a constant for each query added to all its scores. A
     number survives when it moves by less than 1e-8 of its largest entry.
-    With LayerNorm the orthogonal G fixes the all-ones direction, and the invertible one, which does
-    not, gives another function: it is there to show that.
+    With LayerNorm the orthogonal G fixes the all-ones direction and the invertible one is a
+    `gauge.free_change`: such a turn, then a shear.
     """
     d, d_head = model.cfg.d_model, model.cfg.d_head
     R = invertible(d_head, d_head, condition=condition, generator=generator)
-    G = invertible(d, d, condition=condition, generator=generator)
+    G = free_change(model, generator, condition)
     c = torch.randn(d, generator=generator)
 
     def constant(scores: Tensor, hook: object) -> Tensor:
@@ -176,7 +159,7 @@ def survival(
     after["stream, orthogonal G"] = numbers(
         turn_stream(model, free_rotation(model, generator)), Cut()
     )
-    after["stream, invertible G"] = numbers(turn_stream(model, G, free=False), Cut())
+    after["stream, invertible G"] = numbers(turn_stream(model, G), Cut())
     after["W_U + c 1ᵀ"] = numbers(shift_unembed(model, c), Cut())
     after["constant per query"] = numbers(model, Cut(tuple((name, constant) for name in names)))
     return {

@@ -216,9 +216,9 @@ def _inputs(script: Path) -> str:
     if manifest.is_file():
         parts.append(manifest.read_text(encoding="utf-8"))
     if paths.models() == "published":
-        from circuitbook.published import disk, pins
+        from circuitbook.published import provenance
 
-        parts.append(disk.identity(pins.ALL.values()))
+        parts.append(provenance.identity() or "")
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -270,6 +270,12 @@ def main(argv: list[str] | None = None) -> int:
         if paths.quick():
             print("QUICK=1: a quick run is not evidence, nothing accepted")
             return 2
+        try:
+            for c in wanted:
+                results.acceptable(c)  # all of them, before the first is copied
+        except (ValueError, FileNotFoundError) as error:
+            print(f"nothing accepted: {error}", file=sys.stderr)
+            return 1
         for c in wanted:
             state = "now the committed evidence" if results.accept(c) else "already the same"
             print(f"{c}: {state}")

@@ -240,14 +240,20 @@ def published() -> tuple[list[dict[str, Any]], list[dict]]:
         rows = status.rows()
     except disk.PublishedError as error:
         return [], [step(str(error), "make published", broken=wanted)]
-    steps = []
+    steps, made = [], disk.stand_in()  # a stand-in is never fetched
     for row in rows:
         for file, why in row["damaged"].items():
-            what = f"{file} of {row['where']} is not the pinned file ({why})"
-            steps.append(step(what, "make published", broken=wanted and disk.offline()))
-    if wanted and any(row["state"] != "cached" for row in rows):
-        what = f"the series' models are not all here. {status.summary(rows)}"
-        steps.append(step(what, "make published (needs a network once)"))
+            what = f"{file} of {row['where']} is not the {'written' if made else 'pinned'} file"
+            run = disk.STAND_IN_AGAIN if made else "make published"
+            broken = wanted and (made or disk.offline())
+            steps.append(step(f"{what} ({why})", run, broken=broken))
+        if row["fault"]:
+            run = "name another file in CIRCUITBOOK_TEXT, or unset it"
+            steps.append(step(row["fault"].split(". ")[0], run, broken=wanted))
+    if wanted and any(row["to_fetch"] for row in rows):
+        what = "the stand-in is not whole" if made else "the series' models are not all here"
+        run = disk.STAND_IN_AGAIN if made else "make published (needs a network once)"
+        steps.append(step(f"{what}. {'' if made else status.summary(rows)}".strip(), run))
     return rows, steps
 
 

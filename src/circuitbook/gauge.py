@@ -8,7 +8,10 @@
 | keys                 | k + k0 for every key: a query's scores all move by q . k0  | patterns    |
 
 Biases of queries, keys and values are one more row of W_Q, W_K, W_V and change with them. With
-LayerNorm most G are no gauge: G must turn the stream about the all-ones direction (`free_change`).
+LayerNorm most G are no gauge. Free are turns about the all-ones direction and shears along it,
+x -> x + (x . v) 1, and what they compose to (`is_free`). A shear rewrites only what heads write, so
+it moves sizes, ranks, cosines and composition scores, as an invertible G does without norm. Centred
+writing weights (`fold.center_writing_weights`) are one choice of shear, and a convention.
 
 A number that one of these moves says something about how the weights are written down, not about
 what the model does. `fingerprint` computes such numbers, `movement` compares two fingerprints.
@@ -103,17 +106,8 @@ def turn_heads(
     return with_weights(model, **parts[0], **parts[1], **parts[2], W_O=W_O)
 
 
-def free_change(
-    model: Transformer, generator: torch.Generator, condition: float = 10.0
-) -> Float[Tensor, "d_model d_model"]:
-    """A random G that keeps the function: any invertible one, or a turn about 1 with LayerNorm.
-
-    LayerNorm takes away the mean (x . 1) and divides by the length of the rest, so with it G is a
-    rotation with 1 G = 1. float64.
-    """
-    d = model.cfg.d_model
-    if model.cfg.norm == "none":
-        return invertible(d, d, condition=condition, generator=generator)
+def free_turn(d: int, generator: torch.Generator) -> Float[Tensor, "d d"]:
+    """A random orthogonal G with 1 G = 1: a turn about the all-ones direction. float64."""
     G = torch.eye(d, dtype=torch.float64)
     G[1:, 1:] = invertible(d - 1, d - 1, condition=1.0, generator=generator)
     ones = torch.ones(d, 1, dtype=torch.float64)
@@ -121,16 +115,41 @@ def free_change(
     return basis @ G @ basis.mT  # the first basis vector is 1 / sqrt(d), up to its sign
 
 
-def is_free(model: Transformer, G: Float[Tensor, "d_model d_model"]) -> bool:
-    """Does x -> x G keep the function? Without norm always; else P G = G P and P G G^T P = P.
+def shear(v: Float[Tensor, " d"]) -> Float[Tensor, "d d"]:
+    """I + v 1^T: x becomes x + (x . v) 1. Invertible unless 1 . v = -1; float64."""
+    return torch.eye(len(v), dtype=torch.float64) + v.double()[:, None]
 
-    P = I - 11^T/d is what LayerNorm keeps. A stretch along 1 is free too: nobody reads it.
+
+def free_change(
+    model: Transformer, generator: torch.Generator, condition: float = 10.0, length: float = 3.0
+) -> Float[Tensor, "d_model d_model"]:
+    """A random G that keeps the function: any invertible one; a turn and a shear with LayerNorm.
+
+    Without norm G has this `condition`. With it G is a `free_turn`, then a `shear` by a random v of
+    this `length`, with 1 . v > 0: a write in a random direction across the ones becomes about
+    sqrt(1 + length^2) times as long. float64.
+    """
+    d = model.cfg.d_model
+    if model.cfg.norm == "none":
+        return invertible(d, d, condition=condition, generator=generator)
+    turn, v = free_turn(d, generator), torch.randn(d, generator=generator, dtype=torch.float64)
+    return turn @ shear(v * v.sum().sign() * length / v.norm())
+
+
+def is_free(model: Transformer, G: Float[Tensor, "d_model d_model"]) -> bool:
+    """Does x -> x G keep the function? Without norm always; else 1 G P = 0 and PGP orthogonal.
+
+    P = I - 11^T/d is what LayerNorm keeps: of x G it reads x G P, over its length. So what stood
+    along 1 must not come into sight (1 G P = 0), and the rest must keep all lengths: M = P G P has
+    M M^T = P. What G adds along 1 is free, because nobody reads it. Both conditions are needed if
+    what is read of every stream shall only turn; LayerNorm's epsilon forbids a scaling too.
     """
     if model.cfg.norm == "none":
         return True
     G, d = G.double(), model.cfg.d_model
     P = torch.eye(d, dtype=G.dtype, device=G.device) - 1 / d
-    errors = P @ G - G @ P, P @ G @ G.mT @ P - P
+    seen = G @ P
+    errors = seen.sum(0), P @ seen @ seen.mT @ P - P
     return max(e.abs().max().item() for e in errors) < 1e-6
 
 
@@ -144,14 +163,17 @@ def change_stream(
     The positions of queries and keys are read by the same matrices, so W_pos turns too. LayerNorm
     subtracts the coordinates' mean and fixes their length, which most G change: ValueError unless
     G `is_free` and the norm's gains are folded away. free=False does it anyway, for showing that.
+    What reads behind a LayerNorm reads nothing along 1, and is centred first (P W reads the same).
     """
     if model.cfg.norm == "layernorm":
         raise ValueError("this LayerNorm has gains, one for each coordinate: fold them first")
     if free and not is_free(model, G):
-        raise ValueError("with LayerNorm only turns about the all-ones direction keep the function")
+        raise ValueError("this G is not free: LayerNorm sees more than a turn about the all-ones")
     new = copy.deepcopy(model)
     G = G.to(model.W_E.device, torch.float64)  # rounded once, at the end: float32 logits stay put
     back = torch.linalg.inv(G)
+    if model.cfg.norm != "none" and model.cfg.positions == "standard":
+        back = back - back.mean(1, keepdim=True)  # G^-1 P
     for name, p in new.named_parameters():
         kind = name.rsplit(".", 1)[-1]
         if kind in ("W_E", "W_pos", *_WRITES):
@@ -238,8 +260,8 @@ def survival(
     """(change -> quantity -> movement, largest error of W_QK and W_OV under the change of heads).
 
     change_heads: see `turn_heads`. R has condition 10, and so has G, unless there is LayerNorm
-    (`free_change`); then ANY_G says how far an invertible G moves the probabilities. Use a float64
-    model with W_U as trained, or nothing can be told from rounding.
+    (`free_change`); then ANY_G says how far a G that is not free moves the probabilities. Use a
+    float64 model with W_U as trained, or nothing can be told from rounding.
     """
     generator, d_head = torch.Generator().manual_seed(seed), model.cfg.d_head
     R = invertible(*model.W_Q.shape[:2], d_head, d_head, generator=generator).to(model.W_E)
@@ -272,32 +294,31 @@ def survival(
     return moves, error.item()
 
 
-ANY_G = "probabilities, any invertible G"
+ANY_G = "probabilities, a G that is not free"
 
 
 def stream_claim(moves: Mapping[str, float]) -> dict[str, Any]:
     """What chapter 02 may say of the stream's coordinates, given G's row of `survival`.
 
-    Without norm G is anything invertible and moves sizes; LayerNorm leaves turns, which do not.
+    Sizes and ranks of W_OV belong to the coordinates, with LayerNorm as without.
     """
-    kept = [moves[q] for q in ("logits", "copying score, centred W_U")]
+    kept = max(moves[q] for q in ("logits", "copying score, centred W_U"))
     size, rank = moves["size of W_OV"], moves["effective rank of W_OV"]
-    values: dict[str, Any] = {"cond": 10, "limit": 1e-8}
+    tests = [bound(kept, 1e-8), atleast(size, 0.1), atleast(rank, 0.01)]
+    which, more = "(condition {cond}) ", ""
+    values: dict[str, Any] = {"cond": 10, "limit": 1e-8, "size": size, "rank": rank}
     if ANY_G in moves:
-        return {
-            "label": "identity",
-            "text": "A turn of the stream about the all-ones direction keeps the logits, the "
-            "copying score, and the size and the effective rank of W_OV, to {limit:g}. LayerNorm "
-            "allows no more: an invertible change (condition {cond}) moves a probability by up to "
-            "{moved:.0%} of the largest.",
-            "values": values | {"moved": moves[ANY_G]},
-            "holds": all_of(bound(max(*kept, size, rank), 1e-8), atleast(moves[ANY_G], 0.01)),
-        }
+        which = "that LayerNorm cannot see (a turn about the all-ones direction, then a shear that "
+        which += "adds (x · v) 1) "
+        more = " An invertible change that is not free (condition {cond}) moves a probability by "
+        more += "up to {moved:.0%} of the largest."
+        tests.append(atleast(moves[ANY_G], 0.01))
+        values["moved"] = moves[ANY_G]
     return {
         "label": "identity",
-        "text": "New stream coordinates (condition {cond}) keep the logits and the copying score "
-        "to {limit:g}, but move the size of W_OV by up to {size:.0%} and its effective rank by up "
-        "to {rank:.0%}.",
-        "values": values | {"size": size, "rank": rank},
-        "holds": all_of(bound(max(kept), 1e-8), atleast(size, 0.1), atleast(rank, 0.01)),
+        "text": f"New stream coordinates {which}keep the logits and the copying score to "
+        "{limit:g}, but move the size of W_OV by up to {size:.0%} and its effective rank by up to "
+        "{rank:.0%}." + more,
+        "values": values,
+        "holds": all_of(*tests),
     }

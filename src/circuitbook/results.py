@@ -125,7 +125,11 @@ def _made_with(code: str) -> dict:
             packages[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    marked = {"random_weights": True} if _random else {}
+    marked: dict[str, Any] = {"random_weights": True} if _random else {}
+    if paths.models() == "published":
+        from circuitbook.published import provenance
+
+        marked |= {"published": provenance.identity() or "", "local_text": provenance.local_text()}
     return marked | {
         "code": code,
         "weights": dict(_weights),
@@ -161,13 +165,6 @@ def stale_weights(made_with: Mapping[str, Any]) -> str:
     return ""
 
 
-def _stand_in() -> bool:
-    """Are today's published files stand-ins? Asks the disk only."""
-    from circuitbook.published import disk
-
-    return disk.stand_in()
-
-
 def stale(envelope: Mapping[str, Any], config: Mapping[str, Any], code: str) -> str:
     """Why a saved result does not answer for this config and code, or "" if it does."""
     if envelope.get("schema") != SCHEMA:
@@ -178,8 +175,12 @@ def stale(envelope: Mapping[str, Any], config: Mapping[str, Any], code: str) -> 
         return "the code changed"
     if envelope["made_with"]["models"] != paths.models():
         return "it was made with the other model set"
-    if random_weights(envelope["made_with"]) and not _stand_in():
-        return "it was made on stand-in files with random weights"
+    if paths.models() == "published":
+        from circuitbook.published import provenance
+
+        here, then = provenance.identity(), envelope["made_with"].get("published")
+        if here is not None and here != then:
+            return "it was made on other published files"
     return stale_weights(envelope["made_with"])
 
 
@@ -256,12 +257,13 @@ def load(chapter: str) -> Result:
     raise FileNotFoundError(f"no results for {chapter} yet. Run `make all`, or python {script}.")
 
 
-def accept(chapter: str) -> bool:
-    """Make this machine's measurement the committed evidence; False if it already is.
+def acceptable(chapter: str) -> dict:
+    """This machine's measurement, if it may become evidence.
 
-    Raises ValueError for a measurement on random weights: that is evidence of nothing.
+    Raises FileNotFoundError when there is none, and ValueError for what is evidence of nothing:
+    random weights, or a text of one's own.
     """
-    new, old = built_path(chapter), evidence_path(chapter)
+    new = built_path(chapter)
     if not new.is_file():
         raise FileNotFoundError(f"{chapter} was not measured here: run RECOMPUTE=1 make all first")
     envelope = read(new)
@@ -270,7 +272,20 @@ def accept(chapter: str) -> bool:
             f"{chapter} was measured on stand-in files with random weights: never evidence. Fetch "
             "the published models with `make published`."
         )
-    text = _text(envelope)
+    if envelope["made_with"].get("local_text"):
+        raise ValueError(
+            f"{chapter} was measured on a local text (CIRCUITBOOK_TEXT), which nobody else has: "
+            "never evidence. Unset it and run `make published`."
+        )
+    return envelope
+
+
+def accept(chapter: str) -> bool:
+    """Make this machine's measurement the committed evidence; False if it already is.
+
+    Raises as `acceptable`.
+    """
+    text, old = _text(acceptable(chapter)), evidence_path(chapter)
     if old.is_file() and old.read_text(encoding="utf-8") == text:
         return False
     write(old, text)

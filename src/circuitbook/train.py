@@ -336,6 +336,7 @@ def train_all(roles: list[str], jobs: int, device: str, *, force: bool = False) 
     return failed
 
 
+@paths.model_set("course")  # whatever MODELS says, they learn from the course's text
 def main(arguments: list[str]) -> int:
     """`python -m circuitbook.train all` or some roles: train what is not up to date."""
     parser = argparse.ArgumentParser(prog="circuitbook.train", description=main.__doc__)

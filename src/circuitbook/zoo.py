@@ -92,7 +92,28 @@ def _published(role: str, dtype: torch.dtype, center: bool) -> Transformer:
             f"{role} has no published counterpart: it is a model of this course. Load it inside "
             '`with paths.model_set("course"):`, or run with MODELS=course, the default.'
         )
-    return models.load(role, dtype=dtype, center=center)
+    model = models.load(role, dtype=dtype, center=center)
+    if role != "gpt2":  # which has a tokenizer of its own
+        _must_fit(role, model.cfg.d_vocab)
+    return model
+
+
+PADDING = 128  # rows that a published table may have beyond the tokenizer's last id
+
+
+def _must_fit(role: str, d_vocab: int) -> None:
+    """Refuse a model whose vocabulary is not that of the tokenizer.
+
+    Ids would be read as other words, and nothing else would notice a table that is too large.
+    """
+    from circuitbook.published import tokens
+
+    known = tokens.load().vocab_size
+    if not 0 <= d_vocab - known <= PADDING:
+        raise WeightsError(
+            f"{role} has {d_vocab:,} tokens and its tokenizer {known:,}: they do not belong "
+            "together. Delete both from the hub's cache and run `make published`."
+        )
 
 
 def load(

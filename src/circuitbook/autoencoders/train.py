@@ -274,10 +274,11 @@ def main(arguments: list[str]) -> int:
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     try:
-        for name in RECIPES if "all" in options.names else options.names:
-            train_one(name)
-        if "all" in options.names:
-            sweep()
+        with paths.model_set("course"):
+            for name in RECIPES if "all" in options.names else options.names:
+                train_one(name)
+            if "all" in options.names:
+                sweep()
     except (corpus.TextError, zoo.WeightsError, FloatingPointError, RuntimeError) as error:
         print(f"dictionaries: {error}", file=sys.stderr)
         return 1

@@ -31,13 +31,15 @@ from torch import Tensor
 
 from circuitbook.config import Config
 from circuitbook.model import Transformer
+from circuitbook.published.pins import MODELS
 
 REPOSITORIES = ("openai-community/gpt2", "gpt2")
+REVISION = MODELS["gpt2"].revision
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 FILES = f"config.json and {' or '.join(WEIGHT_FILES)}"
 GET = (
-    f"Fetch it once where there is a network, with `hf download {REPOSITORIES[0]}`, or "
-    f"give a folder that holds {FILES}."
+    "Fetch it once where there is a network: `make published`, or the pinned revision alone, "
+    f"`hf download {REPOSITORIES[0]} --revision {REVISION}`. Or give a folder that holds {FILES}."
 )
 
 # What GPT-2's smallest size is. A folder's own config.json is what counts when it is loaded.
@@ -65,9 +67,10 @@ def find_gpt2(folder: str | Path | None = None) -> Path | None:
 
     for repository in REPOSITORIES:
         for name in WEIGHT_FILES:
-            found = try_to_load_from_cache(repository, name)
-            if isinstance(found, str) and _complete(Path(found).parent):
-                return Path(found).parent
+            for revision in (REVISION, None):  # what was pinned; else the newest there
+                found = try_to_load_from_cache(repository, name, revision=revision)
+                if isinstance(found, str) and _complete(Path(found).parent):
+                    return Path(found).parent
     return None
 
 
@@ -135,8 +138,8 @@ def to_course(cfg: Config, published: Mapping[str, Tensor]) -> Transformer:
         ],
     }
     if any(problems.values()):
-        lines = [f"{what}: {_some(names)}" for what, names in problems.items() if names]
-        raise Gpt2Error("the weights do not fit the config.\n" + "\n".join(lines))
+        said = "; ".join(f"{what}: {_some(names)}" for what, names in problems.items() if names)
+        raise Gpt2Error(f"the weights do not fit the config: {said}. {GET}")
     if head is not None and not torch.equal(head, given["wte.weight"]):
         raise Gpt2Error("lm_head.weight differs from wte.weight: in GPT-2 they are tied")
     bad = [name for name, x in given.items() if not bool(x.isfinite().all())]

@@ -45,7 +45,8 @@ def take_apart(model: Transformer, tokens: Int[Tensor, " pos"]) -> Window:
 
     A value reads the same, without the position if positions are for queries and keys only.
     Raises ValueError unless the model is attention-only with two layers, and its norm, if it has
-    one, is folded as `zoo.load` does, with positions in the stream.
+    one, is folded as `zoo.load` does, with positions in the stream; value biases too, or a head's
+    write would lack b_V W_O.
     """
     c = model.cfg
     plain = c.norm == "none" and c.positions == "shortformer" and not c.attn_bias
@@ -55,6 +56,8 @@ def take_apart(model: Transformer, tokens: Int[Tensor, " pos"]) -> Window:
             f"needs two attention-only layers without norm and biases, or folded ones, got {c}"
         )
     first, second = model.blocks
+    if any(b.attn.b_V is not None and bool(b.attn.b_V.any()) for b in model.blocks):
+        raise ValueError("fold the value biases first: fold.fold_value_biases(model)")
     x, p = model.W_E[tokens], model.W_pos[: len(tokens)].to(model.W_E)
     q, k = (side(first.ln1(x + p), first.attn, name) for name in "QK")
     A = causal(q @ k.mT / c.d_head**0.5)
@@ -62,8 +65,7 @@ def take_apart(model: Transformer, tokens: Int[Tensor, " pos"]) -> Window:
     writes = A @ v @ first.attn.W_O
     if plain:
         return Window(torch.cat([torch.stack([x, p]), writes]), A)
-    bias = first.attn.b_O + torch.einsum("he,hed->d", first.attn.b_V, first.attn.W_O)
-    parts = torch.cat([torch.stack([x, p]), writes, bias.expand_as(x)[None]])
+    parts = torch.cat([torch.stack([x, p]), writes, first.attn.b_O.expand_as(x)[None]])
     stream = parts.sum(0)
     centred = stream - stream.mean(-1, keepdim=True)
     scale = (centred.square().mean(-1, keepdim=True) + second.ln1.eps).sqrt()

@@ -225,6 +225,16 @@ def _summary(found: PairRoutes) -> dict[str, dict]:
     return out | ({"scale held": of(found.held)} if found.held else {})
 
 
+def _apart(one: list[float], two: list[float]) -> float:
+    """|difference| of two [mean, standard error], as a share of their size where that is below 1.
+
+    So a limit on it holds in logits and relative to the number. Size: |mean|, or the standard error
+    where a mean over sequences happens to cancel.
+    """
+    size = max(abs(x) for x in (*one, *two))
+    return abs(one[0] - two[0]) / max(min(size, 1.0), 1e-30)
+
+
 def claims(d: dict[str, Any]) -> list[dict]:
     """All claims. Sizes are first order; cuts are interventions."""
     models = d["models"]
@@ -269,8 +279,8 @@ def claims(d: dict[str, Any]) -> list[dict]:
         if "scale held" in m["routes"]:
             linear = tuple(m["routes"]["scale held"][k] for k in ("value", "cut"))
             more = (
-                " The scale of the norm that it reads through is held in both. Where the scale "
-                "answers, first order says {rate:.2f} and the cut {free:.2f}."
+                " So little of the number itself was asked, too. The scale of the norm that it "
+                "reads through is held in both. Where the scale answers, first order says {rate:.2f} and the cut {free:.2f}."
             )
         made += [
             claim(
@@ -313,7 +323,7 @@ def claims(d: dict[str, Any]) -> list[dict]:
                 values=names
                 | {"limit": "1e-4"}
                 | ({"rate": first["value"][0], "free": gone["value"][0]} if more else {}),
-                holds=bound(linear[0][0] - linear[1][0], 1e-4),
+                holds=bound(_apart(*linear), 1e-4),
             ),
         ]  # fmt: skip
     return made

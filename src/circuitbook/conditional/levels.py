@@ -13,8 +13,10 @@ would make it, phi(z) + phi'(z) dz. That is the Jacobian's answer to the same re
 slopes" is the same for norms: n + dx (P - n^T n / d)/s.
 
 With everything held the pass is linear, and the answer is minus the sum of all routes that use this
-write: the forward share. With nothing held it is the effect that an experiment would find. Held or
-not, these are interventions on a forward pass, done with hooks in the model itself.
+write: the forward share. (With value biases folded into b_O, as `zoo.load` does. Unfolded, a head's
+write also holds b_V W_O, which no route through that head has.) With nothing held it is the effect
+that an experiment would find. Held or not, these are interventions on a forward pass, done with
+hooks in the model itself.
 
 Cut: the head's write, zero. Read: the change of the next token's centred logit, clean minus cut.
 """

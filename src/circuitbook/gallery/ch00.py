@@ -18,6 +18,11 @@ RUNGS = (
 )
 
 
+def _title(r, course, plain):
+    """A conclusion over figures of our own models; of others, only what is drawn."""
+    return course if r.made_with["models"] == "course" else plain
+
+
 @plots.figure
 def loss_by_index(r):
     """Held-out loss against the place in the window, in means over 16 tokens."""
@@ -29,7 +34,7 @@ def loss_by_index(r):
         {role: ([8 + 16 * i for i in range(n)], bins) for role, bins in curves.items()},
         x_label="index of the predicted token (means over 16 tokens)",
         y_label="held-out loss (nats)",
-        title="A second layer helps most late in the window",
+        title=_title(r, "A second layer helps most late in the window", "Loss by place in the window"),
         alt=f"Loss against token index for {how_many} models. In the last bin: {ends} nats.",
     )
 
@@ -50,7 +55,7 @@ def head_map(r):
         groups,
         x_label="previous-token score (share of attention)",
         y_label="prefix-matching score (share of attention)",
-        title="Two kinds of heads stand out",
+        title=_title(r, "Two kinds of heads stand out", "Heads by two scores"),
         alt=(
             f"Every head as a point. In attn-only-2l head 0.{first} puts {pair:.2f} of its "
             f"attention on the previous token and head 1.{second} matches prefixes with "
@@ -71,7 +76,7 @@ def evidence_ladder(r):
         size=(9, 3.6),
         x_label=f"prefix matching of head 1.{second} (share of attention)",
         y_label=f"what is cut (its: head 0.{first})",
-        title="One edge carries the behaviour",
+        title=_title(r, "One edge carries the behaviour", "Prefix matching after each cut"),
         alt=f"Prefix matching of head 1.{second} of attn-only-2l after each cut. {parts}.",
     )
 

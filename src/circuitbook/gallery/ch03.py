@@ -9,6 +9,12 @@ PLANTED = ("direct path", "one head", "virtual head", "cancelling pair")
 MILLI = 1000  # virtual heads are drawn in thousandths of a nat
 
 
+def _held(r):
+    """What the frozen sums hold: in models with LayerNorm the norms' scales too."""
+    course = r.made_with["models"] == "course"
+    return "patterns frozen" if course else "patterns and norm scales frozen"
+
+
 def _terms(r, virtual):
     """(names, added, removed) of heads or of virtual heads; each number is [gain, se] in nats."""
     two = r["two"]
@@ -86,7 +92,7 @@ def paths_by_order(r):
     return plots.panels(
         [planted, trained, layers],
         columns=3,
-        alt=f"Loss in nats with terms up to order 0, 1, 2, patterns frozen. {told}. "
+        alt=f"Loss in nats with terms up to order 0, 1, 2, {_held(r)}. {told}. "
         f"Planted models: "
         + "; ".join(
             f"{k} {', '.join(f'{x:.2f}' for x in r['planted'][k]['orders'])}" for k in PLANTED
@@ -233,7 +239,7 @@ def paths_frozen_or_rerun(r):
         plots.scatter(
             changed,
             diagonal=True,
-            x_label="patterns frozen: change of the name's lead (logits)",
+            x_label=f"{_held(r)}: change of the name's lead (logits)",
             y_label="run again: change of the name's lead (logits)",
             title="One word replaced, one point a prompt",
             ax=ax,

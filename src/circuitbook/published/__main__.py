@@ -10,12 +10,30 @@ import argparse
 import sys
 
 from circuitbook import paths
-from circuitbook.published import disk, fetch, status
-from circuitbook.published.pins import ALL
+from circuitbook.published import disk, fetch, status, text
+from circuitbook.published.pins import ALL, TEXT, Pin
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; 1 when something could not be had."""
+    """The command line; 1 when something could not be had, 130 when it was stopped by hand."""
+    try:
+        return _main(arguments)
+    except KeyboardInterrupt:
+        said = "Stopped. Finished files are kept; run `make published` again for the rest."
+        print(f"\n{said}", file=sys.stderr)
+        return 130
+
+
+def _fetch(pin: Pin) -> None:
+    """All files of a pin; for the text, a local one is enough."""
+    if pin.name == TEXT.name and text.local():
+        text.documents()  # says what is wrong with it
+        return
+    fetch.sweep(pin)
+    fetch.folder(pin)
+
+
+def _main(arguments: list[str] | None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m circuitbook.published",
         description=__doc__,
@@ -46,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     with paths.model_set("published"):  # this command is the asking
         for name, pin in zip(names, pins, strict=True):
             try:
-                fetch.folder(pin)
+                _fetch(pin)
             except disk.PublishedError as error:  # go on with the others
                 print(f"{name}: {error}", file=sys.stderr)
                 failed += 1

@@ -3,11 +3,15 @@
 This module asks the disk only, with nothing but the standard library: a start without a network
 is fast, and `make doctor` can look before anything is installed. Three notes tell more:
 
-| note                              | says                                                        |
-|-----------------------------------|-------------------------------------------------------------|
-| .cache/published/lock.json        | the commit first taken of a repository without a pinned one |
-| .cache/published/checked.json     | size, time and hashes of files that were read once          |
-| stand_in.json, in the hub's cache | its files are stand-ins: their own commits and hashes       |
+| note                              | says                                                         |
+|-----------------------------------|--------------------------------------------------------------|
+| .cache/published/lock.json        | commit, sizes and sha256 of each repository when first whole |
+| .cache/published/checked.json     | size, time and hashes of files that were read once           |
+| stand_in.json, in the hub's cache | its files are stand-ins: their own commits and hashes        |
+
+A file is compared with a hash on record, else with the lock, else with the hub's own name for its
+bytes, which the client keeps. A plain copy that has none of these is "unverified": it can be read
+as what it is, and that is all one knows. Stand-ins also carry a mark inside their files.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import functools
 import hashlib
 import json
 import os
+import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,6 +32,9 @@ from circuitbook import paths, results
 from circuitbook.published.pins import Pin
 
 STAND_IN = "stand_in.json"
+MARK = "random_weights"  # in the files of a stand-in: no trained weights, nothing to learn
+MARKED = ("config.json", "special_tokens_map.json")  # where it stands; in .parquet: the metadata
+STAND_IN_AGAIN = "write the stand-in files again with tools/stand_in.py"
 
 
 class PublishedError(RuntimeError):
@@ -102,32 +110,73 @@ def stand_in() -> bool:
     return (hub_cache() / STAND_IN).is_file()
 
 
+def _told(path: Path, key: str, mend: str, **kinds: type | tuple[type, ...]) -> dict[str, Any]:
+    """What a note says under a key, {} when nothing; its entries must be of these kinds."""
+    found = _json(path).get(key, {})
+    if found == {}:
+        return {}
+    bad = not isinstance(found, dict) or [n for n, k in kinds.items() if not _is(found, n, k)]
+    if bad:
+        what = ", ".join(bad) if isinstance(bad, list) else "an object"
+        raise PublishedError(f"{path} is damaged (no good {what} for {key}). {mend}.")
+    return found
+
+
+def _is(found: dict[str, Any], name: str, kind: type | tuple[type, ...]) -> bool:
+    return name in found and isinstance(found[name], kind)
+
+
+def again() -> str:
+    """What to do about a file of the hub cache that cannot be used."""
+    if stand_in():
+        return STAND_IN_AGAIN.capitalize()
+    return "Delete it and fetch it again: python -m circuitbook.published fetch"
+
+
 def pinned(pin: Pin) -> Pin:
     """The pin with all that is known today: by the stand-in's note, or by the lock file."""
     if stand_in():
-        told = _json(hub_cache() / STAND_IN).get(pin.name, {"revision": None, "sha256": {}})
+        told = _told(
+            hub_cache() / STAND_IN, pin.name, again(), revision=(str, type(None)), sha256=dict
+        ) or {"revision": None, "sha256": {}}
         return dataclasses.replace(pin, revision=told["revision"], sha256=told["sha256"])
-    told = {} if pin.revision else _json(lock_path()).get(pin.repository, {})
+    told = _locked(pin)
     if not told:
         return pin
     hashes = {name: file["sha256"] for name, file in told["files"].items()}
-    return dataclasses.replace(pin, revision=told["commit"], sha256=hashes | pin.sha256)
+    sizes = {name: file["bytes"] for name, file in told["files"].items()}
+    return dataclasses.replace(
+        pin, revision=told["commit"], sha256=hashes | pin.sha256, sizes=sizes
+    )
 
 
-def lock(pin: Pin, commit: str) -> None:
-    """Write down commit, sizes and hashes of a repository without a pinned commit, once."""
-    if pin.revision or stand_in():
+def _locked(pin: Pin) -> dict[str, Any]:
+    """The lock's entry for a pin; {} where there is none, or one of another commit than pinned."""
+    mend = "Delete it: it is written again at the next fetch"
+    told = _told(lock_path(), pin.repository, mend, commit=str, files=dict)
+    for name, file in told.get("files", {}).items():
+        if not (isinstance(file, dict) and _is(file, "sha256", str) and _is(file, "bytes", int)):
+            raise PublishedError(f"{lock_path()} is damaged ({pin.repository}/{name}). {mend}.")
+    return told if told and pin.revision in (None, told["commit"]) else {}
+
+
+def lock(found: Found) -> None:
+    """Write down commit, sizes and hashes of a repository, once, when all its files are there.
+
+    "verified" says of a file whether a hash on record or the hub's own name for it agreed.
+    """
+    if stand_in() or found.marked or not found.whole or _locked(found.pin):
         return
     with turn("lock"):
         known = _json(lock_path())
-        if pin.repository in known:
+        if _locked(found.pin):  # by another process, meanwhile
             return
-        place = snapshot(pin, commit)
         files = {
-            name: {"bytes": (place / name).stat().st_size, "sha256": hashes(place / name)["sha256"]}
-            for name in pin.files
-        }
-        known[pin.repository] = {"commit": commit, "files": files}
+            name: {**{k: hashes(found.place / name)[k] for k in ("bytes", "sha256")},
+                   "verified": name not in found.unverified}
+            for name in found.pin.files
+        }  # fmt: skip
+        known[found.pin.repository] = {"commit": found.commit, "files": files}
         with suppress(OSError):  # a disk that cannot be written: the commit is asked for again
             results.write(lock_path(), json.dumps(known, indent=1, sort_keys=True) + "\n")
 
@@ -163,7 +212,7 @@ def _checked_path() -> Path:
 @functools.cache
 def _checked(path: Path) -> dict[str, dict]:
     try:
-        return _json(path)
+        return {name: told for name, told in _json(path).items() if isinstance(told, dict)}
     except PublishedError:  # a note that only saves time
         return {}
 
@@ -174,7 +223,8 @@ def hashes(path: Path) -> dict[str, Any]:
     now = real.stat()
     known = _checked(_checked_path()).get(str(real), {})
     if (known.get("bytes"), known.get("time")) == (now.st_size, now.st_mtime_ns):
-        return known
+        if _is(known, "sha256", str) and _is(known, "git", str):
+            return known
     sha256, git = hashlib.sha256(), hashlib.sha1(f"blob {now.st_size}\0".encode())
     with open(real, "rb") as handle:
         while block := handle.read(1 << 20):
@@ -210,15 +260,60 @@ def kind_of(etag: str) -> tuple[str, str] | None:
 
 def damage(pin: Pin, path: Path, name: str) -> str:
     """Why a file that is there must not be used, or ""."""
+    size = path.stat().st_size
+    if pin.sizes.get(name, size) != size:
+        return f"{pin.sizes[name]:,} bytes were expected, {size:,} were found"
     wanted = expected(pin, path, name)
+    if wanted is None:
+        return unreadable(path)
     found = hashes(path)
-    if wanted is None or found[wanted[0]] == wanted[1]:
+    if found[wanted[0]] == wanted[1]:
         return ""
     kind = {"sha256": "sha256", "git": "git hash"}[wanted[0]]
     return (
         f"{kind} {wanted[1][:12]}… was expected, {found[wanted[0]][:12]}… was found "
         f"({found['bytes']:,} bytes)"
     )
+
+
+def unreadable(path: Path) -> str:
+    """Why a file cannot be whole, by its first and last bytes alone, or ""."""
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        start = file.read(8)
+        file.seek(max(size - 4, 0))
+        end = file.read(4)
+    if path.suffix == ".json":
+        try:
+            whole = isinstance(json.loads(path.read_text(encoding="utf-8")), dict)
+        except ValueError:
+            whole = False
+    elif path.suffix == ".parquet":
+        whole = start[:4] == end == b"PAR1" and size > 12
+    elif path.suffix == ".safetensors":
+        whole = 8 + int.from_bytes(start, "little") <= size
+    elif path.suffix == ".pth":  # a zip file, or an older pickle
+        whole = zipfile.is_zipfile(path) if start[:2] == b"PK" else start[:1] == b"\x80"
+    else:
+        return ""
+    return "" if whole else f"it cannot be read as {path.suffix} ({size:,} bytes)"
+
+
+def marked(path: Path) -> bool:
+    """True for a file that says of itself: made for a stand-in, with random weights."""
+    try:
+        if path.name in MARKED:
+            told = json.loads(path.read_text(encoding="utf-8"))
+            return isinstance(told, dict) and bool(told.get(MARK))
+        if path.suffix == ".parquet":
+            with open(path, "rb") as file:  # its last bytes: metadata, their length, "PAR1"
+                file.seek(max(os.path.getsize(path) - 8, 0))
+                length = int.from_bytes(file.read(4), "little")
+                file.seek(max(os.path.getsize(path) - 8 - length, 0))
+                return MARK.encode() in file.read(length)
+    except (OSError, ValueError):
+        pass
+    return False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,6 +325,8 @@ class Found:
     place: Path | None
     missing: tuple[str, ...]
     damaged: dict[str, str]  # file -> what is wrong
+    unverified: tuple[str, ...] = ()  # no hash on record, no lock, and no name by the hub
+    marked: bool = False  # files of a stand-in, whether or not its note is there
 
     @property
     def whole(self) -> bool:
@@ -259,7 +356,20 @@ def look(pin: Pin) -> Found:
     missing = tuple(name for name in pin.files if not (place / name).is_file())
     there = [name for name in pin.files if name not in missing]
     damaged = {name: why for name in there if (why := damage(pin, place / name, name))}
-    return Found(pin, commit, place, missing, damaged)
+    unverified = tuple(name for name in there if expected(pin, place / name, name) is None)
+    random = any(marked(place / name) for name in there)
+    return Found(pin, commit, place, missing, damaged, unverified, random)
+
+
+def checked(found: Found) -> str:
+    """How far the files that are here are known to be the right ones, in one word."""
+    if found.unverified:
+        return "unverified"
+    files = {} if stand_in() else _locked(found.pin).get("files", {})
+    plain = dataclasses.replace(found.pin, sha256={})
+    doubt = [n for n in found.pin.files if not files.get(n, {}).get("verified", True)]
+    doubt = [n for n in doubt if expected(plain, found.place / n, n) is None]
+    return "unchanged" if doubt else "verified"
 
 
 def identity(pins: Iterable[Pin]) -> str:

@@ -2,12 +2,16 @@
 
 `folder` asks the disk first and opens no socket when all files are there. Only when something is
 missing, the published models were asked for, and HF_HUB_OFFLINE is not set does the hub's own
-client download it, at the pinned commit. Broken transfers go on where they stopped; a busy hub is
-asked again, later each time; every file is compared with its size and hash before it is used.
+client download it, at the pinned commit. A connection that breaks goes on where it stopped; a busy
+hub is asked again, later each time. Of a run that was stopped or killed the finished files are
+kept; the one in progress is fetched anew, and what there was of it is deleted. Every file is
+compared with its size and hash before it is used, as far as they are known.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import fcntl
 import os
 import random
 import re
@@ -59,10 +63,9 @@ def folder(pin: Pin) -> Path:
     if not found.whole:
         found = _fetched(pin, found)
     assert found.place is not None and found.commit is not None
-    if disk.stand_in():
+    if disk.stand_in() or found.marked:
         results.note_random()
-    elif not pin.revision and not found.pin.revision:
-        disk.lock(pin, found.commit)
+    disk.lock(found)
     _whole[key] = found.place, {name: _stat(found.place / name) for name in pin.files}
     return found.place
 
@@ -101,8 +104,8 @@ def _refuse(found: Found) -> None:
     """Stop where nothing may be downloaded."""
     if disk.stand_in():
         raise PublishedError(
-            f"{_wanting(found)}. That folder holds stand-in files: write them again with "
-            "tools/stand_in.py, or name another folder in HF_HUB_CACHE."
+            f"{_wanting(found)}. That folder holds stand-in files: {disk.STAND_IN_AGAIN}, or name "
+            "another folder in HF_HUB_CACHE."
         )
     if paths.models() != "published":
         raise PublishedError(
@@ -127,14 +130,37 @@ def _fetched(pin: Pin, found: Found) -> Found:
         if waited:
             found = disk.look(pin)
         if not found.whole:
+            sweep(pin)
             with _client() as client:
                 place = _download(found, client)
-            if not pin.revision:  # the pin is what was found now, not what "main" says later
-                disk.lock(pin, place.name)
-            found = disk.look(pin)
+            # the pin is what was found now, not what "main" says later
+            found = disk.look(dataclasses.replace(pin, revision=place.name))
+            disk.lock(found)
     if not found.whole:
         raise PublishedError(f"{_wanting(found)}, although it was fetched. {AGAIN}.")
     return found
+
+
+def sweep(pin: Pin) -> None:
+    """Delete what killed downloads left of a repository: no client goes on with it.
+
+    The client names such a file <hash>.<8 digits>.incomplete, by chance, and never opens it again.
+    (An older one names it <hash>.incomplete and does go on: those are left.) The client's own lock
+    tells whether another program is writing it at this moment; then it is left, too.
+    """
+    base = disk.repository_folder(pin)
+    for part in base.glob("blobs/*.*.incomplete"):
+        name = part.name.split(".")[0]
+        place = disk.hub_cache() / ".locks" / base.name / f"{name}.lock"
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with open(place, "a") as handle:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                size = part.stat().st_size
+                part.unlink()
+        except OSError:  # it is being written, or gone, or this disk cannot be written
+            continue
+        _say(f"  {size / 1e6:,.1f} MB that a killed download left were deleted")
 
 
 # ---- the download --------------------------------------------------------------------------------
@@ -219,7 +245,8 @@ def _same_as_pinned(pin: Pin, name: str, etag: str) -> None:
         raise PublishedError(
             f"{pin.repository}/{name} on the hub is not the pinned file: sha256 {wanted[:12]}… was "
             f"expected, the hub has {etag[:12]}…. Nothing was downloaded. See whether this course "
-            "has a newer version."
+            f"has a newer version. What was first found on this machine is noted in "
+            f"{disk.lock_path()}: if that was wrong, delete the note."
         )
 
 

@@ -20,12 +20,17 @@ from torch import Tensor
 from circuitbook import fold, results
 from circuitbook.config import Config
 from circuitbook.model import Transformer
-from circuitbook.published import fetch
+from circuitbook.published import disk, fetch
 from circuitbook.published.fetch import PublishedError
 from circuitbook.published.pins import MODELS
 
 ROLES = tuple(MODELS)
-MARK = "random_weights"  # in the config.json of the stand-in: no trained weights, nothing to learn
+VOCABULARY = 48262  # tokens of the small models
+# role -> layers and activation; without one there are no MLPs
+FORM = {
+    "attn-only-1l": (1, "none"), "attn-only-2l": (2, "none"),
+    "gelu-1l": (1, "gelu"), "gelu-2l": (2, "gelu"), "gpt2": (12, "gelu_new"),
+}  # fmt: skip
 
 
 def config_of(published: Mapping[str, Any], names: set[str]) -> Config:
@@ -69,8 +74,20 @@ def config_of(published: Mapping[str, Any], names: set[str]) -> Config:
         )
     except KeyError as error:
         raise PublishedError(f"config.json has no entry {error}") from None
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise PublishedError(f"config.json describes another kind of model: {error}") from None
+
+
+def _must_be(role: str, cfg: Config, stand_in: bool) -> None:
+    """Refuse a model that is not the one of this role; a stand-in may be smaller."""
+    layers, act = FORM[role]
+    wanted = {"n_layers": layers, "act": act}
+    if not stand_in and role != "gpt2":
+        wanted["d_vocab"] = VOCABULARY
+    other = [f"{k}={getattr(cfg, k)!r}" for k, v in wanted.items() if getattr(cfg, k) != v]
+    if other:
+        usual = ", ".join(f"{k}={v!r}" for k, v in wanted.items())
+        raise PublishedError(f"this is not {role}, which has {usual}: {', '.join(other)}")
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
@@ -82,16 +99,18 @@ def read_state(path: Path) -> dict[str, Tensor]:
     except Exception as error:  # torch raises many kinds for a damaged or foreign file
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise PublishedError(
-            f"{path} cannot be read as weights ({said}). Delete it and fetch it again: "
-            "python -m circuitbook.published fetch"
+            f"{path} cannot be read as weights ({said}). {disk.again()}"
         ) from None
     bad = [k for k, v in state.items() if not isinstance(v, Tensor)]
     if bad:
-        raise PublishedError(f"{path} holds entries that are no tensors: {', '.join(bad[:8])}")
+        raise PublishedError(
+            f"{path} holds entries that are no tensors: {', '.join(map(str, bad[:8]))}. "
+            f"{disk.again()}"
+        )
     weights = {k: v for k, v in state.items() if not k.endswith((".attn.mask", ".attn.IGNORE"))}
     broken = [k for k, v in weights.items() if not bool(v.isfinite().all())]
     if broken:
-        raise PublishedError(f"{path}: not finite: {', '.join(broken[:8])}. Fetch it again.")
+        raise PublishedError(f"{path}: not finite: {', '.join(broken[:8])}. {disk.again()}")
     return weights
 
 
@@ -103,23 +122,40 @@ def raw(role: str, dtype: torch.dtype = torch.float32) -> Transformer:
     if role not in MODELS:
         raise KeyError(f"no published model is called {role!r}; there are {', '.join(MODELS)}")
     place = fetch.folder(MODELS[role])
+    config = place / "config.json"
     try:
-        told = json.loads((place / "config.json").read_text(encoding="utf-8"))
+        told = json.loads(config.read_text(encoding="utf-8"))
+        if not isinstance(told, dict):
+            raise ValueError("it is not a JSON object")
     except (OSError, ValueError) as error:
-        raise PublishedError(f"{place / 'config.json'} cannot be used ({error})") from error
-    if told.get(MARK):
+        raise PublishedError(f"{config} cannot be used ({error}). {disk.again()}") from error
+    if told.get(disk.MARK):
         results.note_random()
     results.note_weights(f"{MODELS[role].repository}@{fetch.commit(MODELS[role])}", _digest(role))
     if role == "gpt2":
-        from circuitbook.circuits.gpt2 import load_gpt2
-
-        return load_gpt2(place, dtype=dtype)
+        return _gpt2(place, told, dtype)
     state = read_state(place / "model_final.pth")
-    cfg = config_of(told, set(state))
+    try:
+        cfg = config_of(told, set(state))
+        _must_be(role, cfg, bool(told.get(disk.MARK)))
+    except PublishedError as error:
+        raise PublishedError(f"{config}: {error}. {disk.again()}") from None
     try:
         return Transformer.from_state_dict(cfg, {k: v.to(dtype) for k, v in state.items()})
     except ValueError as error:
-        raise PublishedError(f"{place / 'model_final.pth'}: {error}") from error
+        said = "; ".join(str(error).splitlines())
+        raise PublishedError(f"{place / 'model_final.pth'}: {said}. {disk.again()}") from error
+
+
+def _gpt2(place: Path, told: dict[str, Any], dtype: torch.dtype) -> Transformer:
+    from circuitbook.circuits.gpt2 import Gpt2Error, load_gpt2
+
+    try:
+        model = load_gpt2(place, dtype=dtype)
+        _must_be("gpt2", model.cfg, bool(told.get(disk.MARK)))
+    except (Gpt2Error, PublishedError) as error:
+        raise PublishedError(f"{place}: {error}. {disk.again()}") from error
+    return model
 
 
 def _digest(role: str) -> str:

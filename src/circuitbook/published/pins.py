@@ -1,8 +1,8 @@
 """What the published track consists of: repositories, revisions, files, and hashes where known.
 
 A revision of None means that no full commit hash of it is on record here. The first download then
-takes the newest commit and writes it down, with every file's sha256, in the lock file (see
-:mod:`circuitbook.published.disk`); from then on that commit is the pin.
+takes the newest commit. Whatever is first found whole is written down, with every file's size and
+sha256, in the lock file (see :mod:`circuitbook.published.disk`): from then on that is the pin.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class Pin:
     sha256: dict[str, str] = field(default_factory=dict)  # file -> hash, where it is on record
     megabytes: float = 0.0  # of the whole download, for the announcement before the hub says more
     licence: str = ""
+    sizes: dict[str, int] = field(default_factory=dict)  # file -> bytes, from the lock file
 
 
 MODELS: dict[str, Pin] = {

@@ -41,9 +41,15 @@ def rows(path: Path) -> list[str]:
     except Exception as error:  # the readers below raise many kinds
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise PublishedError(
-            f"{path} cannot be read as a split of WikiText-103 ({said}). Delete it and fetch it "
-            "again: python -m circuitbook.published fetch text"
+            f"{path} cannot be read as a split of WikiText-103 ({said}). {_mend()}."
         ) from error
+
+
+def _mend() -> str:
+    """What to do about a file that is no text: one of the reader's own is never to be deleted."""
+    if asked():
+        return "Name another file in CIRCUITBOOK_TEXT, or unset it to use the hub's"
+    return disk.again()
 
 
 def _table(path: Path) -> list[str]:
@@ -82,19 +88,31 @@ def articles(lines: Iterable[str]) -> list[Document]:
     return [Document(SOURCE, name, "".join(body)) for name, body in found]
 
 
+def asked() -> str:
+    """What CIRCUITBOOK_TEXT says, "" when it names no file."""
+    return os.environ.get("CIRCUITBOOK_TEXT", "").strip()
+
+
+def local() -> Path | None:
+    """The reader's own file of the test split; None where CIRCUITBOOK_TEXT names none.
+
+    Raises PublishedError: that file is not there, or no validation split beside it.
+    """
+    return _local("test") if _local("validation") else None
+
+
 def _local(name: str) -> Path | None:
     """The local file of a split, where CIRCUITBOOK_TEXT names one."""
-    asked = os.environ.get("CIRCUITBOOK_TEXT")
-    if not asked:
+    if not asked():
         return None
-    test = Path(asked).expanduser().absolute()
+    test = Path(asked()).expanduser().absolute()
     names = [test.name]
     if name == "validation":
         names = [test.name.replace("test", word, 1) for word in ("validation", "valid")]
     there = [test.with_name(n) for n in names if test.with_name(n).is_file()]
     if not there or (name == "validation" and "test" not in test.name):
         raise PublishedError(
-            f"CIRCUITBOOK_TEXT={asked}: there is no {' or '.join(names)} in {test.parent}. Name "
+            f"CIRCUITBOOK_TEXT={asked()}: there is no {' or '.join(names)} in {test.parent}. Name "
             'the file of the test split ("test" in its name), the validation split beside it.'
         )
     return there[0]
@@ -121,11 +139,15 @@ def documents() -> tuple[list[Document], list[Document]]:
         if len(found) < 2:
             raise PublishedError(
                 f"{split(name)} does not look like WikiText-103: {len(found)} articles. Titles "
-                'stand alone as " = Title = ".'
+                f'stand alone as " = Title = ". {_mend()}.'
             )
     return validation, test
 
 
 def fingerprint() -> list[str]:
-    """The sha256 of both splits' files: what the encoded text hangs on, with the tokenizer."""
-    return [disk.hashes(split(name))["sha256"] for name in reversed(SPLITS)]
+    """The sha256 of both splits' files: what the encoded text hangs on, with the tokenizer.
+
+    That of a file of the reader's own begins with "local:".
+    """
+    mark = "local:" if asked() else ""
+    return [mark + disk.hashes(split(name))["sha256"] for name in reversed(SPLITS)]

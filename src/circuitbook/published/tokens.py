@@ -14,7 +14,7 @@ from typing import SupportsInt
 from tokenizers import Tokenizer as _Backend
 
 from circuitbook import vocabulary
-from circuitbook.published import fetch
+from circuitbook.published import disk, fetch
 from circuitbook.published.fetch import PublishedError
 from circuitbook.published.pins import TOKENIZER
 from circuitbook.tokenizer import Tokenizer
@@ -51,8 +51,7 @@ class PublishedTokenizer(Tokenizer):
             raise
         except Exception as error:  # the backend raises bare Exception
             raise PublishedError(
-                f"{folder} does not hold a readable tokenizer ({error}). Delete it and fetch it "
-                "again: python -m circuitbook.published fetch"
+                f"{folder} does not hold a readable tokenizer ({error}). {disk.again()}"
             ) from error
         text, wanted = GOLDEN
         ids = made.encode(text, bos=False)

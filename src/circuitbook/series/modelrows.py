@@ -11,7 +11,8 @@ __all__ = ["SUBJECTS"]
 
 _ERROR = (
     "Read as a 95 % interval, plus_minus would mean half the spread between windows. Ours is one "
-    "standard error, clustered by document."
+    "standard error, clustered by document. Two of them are wide, so the verdict is a weak test: "
+    "look at the losses too."
 )
 _ORDER = "Heads in the order of their numbers. A number means nothing in another model."
 _NO_NEURON = "a neuron belongs to its model; chapter 07 reads neurons of the course's gelu-1l"
@@ -49,8 +50,18 @@ _NEURONS = Subject(
     "The share of tokens where a neuron fires, its largest activation, the tokens whose logits it "
     "raises, and the tokens that excite it directly.",
     (
-        Row("part7.neuron.847", "neuron 847", "07", none=_NO_NEURON),
-        Row("part7.neuron.1996", "neuron 1996", "07", none=_NO_NEURON),
+        *(
+            Row(
+                f"part7.neuron.{n}",
+                f"neuron {n}",
+                "07",
+                none=_NO_NEURON,
+                shown=("fires_above_0.1", "max"),
+                remark="How often it fires and how far depends on the windows, and the series does "
+                "not say which it drew: shown, not judged.",
+            )
+            for n in (847, 1996)
+        ),
     ),
 )
 
@@ -87,7 +98,8 @@ _ONE_LAYER = Subject(
             "share of tokens on top of their own OV row",
             "02",
             take=heads.own_on_top,
-            remark="Ours counts every token of the vocabulary.",
+            remark="Course models: every token of the vocabulary. Published models: the tokens "
+            "that the public source drew.",
         ),
         Row(
             "heads.attn-only-1l.prev_token",
@@ -122,7 +134,8 @@ _TWO_LAYERS = Subject(
             "second layer: prefix matching",
             "06",
             take=heads.prefix_matching,
-            remark="Ours is the course's protocol, with jittered gaps.",
+            remark="Course models: the course's protocol, with jittered gaps. Published models: "
+            "the public source's, one repeat without a gap.",
         ),
         Row(
             "heads.attn-only-2l.ov_1.6",
@@ -141,7 +154,8 @@ _TWO_LAYERS = Subject(
             "words that find themselves through a first-layer head",
             "06",
             take=heads.virtual_diagonal,
-            remark="Ours on as many words; the share depends on how many there are. Compare the "
+            remark="The share depends on how many words there are: both columns have as many, the "
+            "published models those that the source drew. Compare the "
             "largest: a head's number means nothing in another model.",
         ),
         Row(
@@ -183,10 +197,19 @@ _GPT2 = Subject(
             "11",
             none=_OTHER_TASK,
             remark="On published weights: our templates; a head is kept at all places, not only "
-            "at its own, so the gap is not theirs.",
+            "at its own, so the gap is not theirs. The lists of heads are theirs.",
+            shown=("heads",),
         ),
         Row("gallery.ioi.self_repair", "self-repair (logit difference)", "11", none=_OTHER_TASK),
-        Row("gallery.greater_than", "greater-than", "11", none=_OTHER_TASK),
+        Row(
+            "gallery.greater_than",
+            "greater-than",
+            "11",
+            none=_OTHER_TASK,
+            shown=("heads", "mlps"),
+            remark="On published weights: our templates; whole nodes are cut, not edges, so the "
+            "circuit's number is near theirs in kind only. The lists are theirs.",
+        ),
     ),
 )
 

@@ -8,7 +8,7 @@ published weights), "missing" (no results yet), "unknown" (a kind that nobody de
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from circuitbook.series import show
@@ -26,7 +26,7 @@ STATES = {
     "off": "differ",
     "shown": "same thing, no tolerance stated",
     "other": "another model, not judged",
-    "random": "random weights, not judged",
+    "random": "random weights or another text, not judged",
     "hub": "need the hub",
     "missing": "no results yet",
     "unknown": "of an unknown kind",
@@ -175,10 +175,14 @@ def _judge(entry: Entry, row: Row, course: Shelf, published: Shelf) -> _Judged:
         state, words = "missing", why
     elif same:
         state, words = _verdict(entry, beside)
-    elif theirs is not None and published.chapter(row.chapter).random:
-        state, words = "random", "stand-in files with random weights: not judged"
+    elif theirs is not None and (why := published.chapter(row.chapter).unjudged):
+        state, words = "random", f"{why}: not judged"
     elif theirs is not None:
-        state, words = _verdict(entry, compare(entry, theirs, judged=True))
+        judged = [
+            replace(f, ok=None, allowed=None) if f.path and f.path[0] in row.shown else f
+            for f in compare(entry, theirs, judged=True)
+        ]
+        state, words = _verdict(entry, judged)
         words = f"published weights: {words}"
     elif ours is not None:
         state, words = "other", "another model: not judged"

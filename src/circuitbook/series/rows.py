@@ -27,6 +27,7 @@ class Row:
     none: str = ""  # why the course models have no such number
     hub: str = "needs the hub"  # what the published column says as long as it is empty
     remark: str = ""
+    shown: tuple[str, ...] = ()  # fields of a published value that are shown and not judged
 
 
 @dataclass(frozen=True)

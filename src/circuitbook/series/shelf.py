@@ -37,7 +37,11 @@ class Saved:
         self.name: str = envelope["chapter"]
         self.data: dict = envelope["data"]
         self.claims: dict[str, dict] = {c["id"]: c for c in envelope["claims"]}
-        self.random: bool = results.random_weights(envelope["made_with"])
+        self.unjudged = ""  # why its numbers are shown and not judged
+        if results.random_weights(envelope["made_with"]):
+            self.unjudged = "stand-in files with random weights"
+        elif envelope["made_with"].get("local_text"):
+            self.unjudged = "measured on another text"
 
     def series(self, id: str) -> Any:
         """What the chapter saved under data["series"][id]."""

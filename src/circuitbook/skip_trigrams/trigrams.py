@@ -30,7 +30,7 @@ import torch
 from jaxtyping import Float, Int, Integer
 from torch import Tensor
 
-from circuitbook import inputs, names, scan
+from circuitbook import inputs, names, scan, tokenizer
 from circuitbook.model import Transformer
 from circuitbook.scan import COLUMNS, ROWS, Factors
 
@@ -82,23 +82,30 @@ def head_tables(
     return Head(*parts, allowed)
 
 
-def frequent_tokens(counts: Integer[np.ndarray, " d_vocab"], floor: int) -> Int[Tensor, " n"]:
-    """Ids of the tokens that occur at least `floor` times; never token 0, which marks texts' ends.
+def frequent_tokens(
+    counts: Integer[np.ndarray, " d_vocab"], floor: int, bos: int | None = None
+) -> Int[Tensor, " n"]:
+    """Ids of the tokens that occur at least `floor` times; never `bos`, which marks texts' ends.
 
+    bos: by default that of today's tokenizer; 0 for the course's own, not for the published one.
     Raises ValueError when no token is left.
     """
     ids = np.flatnonzero(counts >= floor)
-    ids = ids[ids != 0]
+    ids = ids[ids != (tokenizer.load().bos if bos is None else bos)]
     if not len(ids):
         raise ValueError(f"no token occurs {floor} times: lower the frequency floor")
     return torch.from_numpy(ids)
 
 
 def some_tokens(
-    counts: Integer[np.ndarray, " d_vocab"], floor: int, n: int, seed: int = 0
+    counts: Integer[np.ndarray, " d_vocab"],
+    floor: int,
+    n: int,
+    seed: int = 0,
+    bos: int | None = None,
 ) -> Int[Tensor, " some"]:
     """n of the frequent tokens, drawn by a seed; all of them when they are fewer."""
-    ids = frequent_tokens(counts, floor)
+    ids = frequent_tokens(counts, floor, bos)
     drawn = np.random.default_rng(seed).choice(len(ids), min(n, len(ids)), replace=False)
     return ids[torch.from_numpy(drawn)]
 
