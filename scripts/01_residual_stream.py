@@ -255,9 +255,9 @@ def measure_pair(pair, tokens, doc, gen):
     share, fair = readable_share(write, model.W_K[second]), model.cfg.d_head / model.cfg.d_model
     direct, total = (data["effects"]["mean"][k][first[1]] for k in ("direct", "total"))
     gap, chance = sum(x[0] for x in named.values()), data["chance"]
-    worst = max(against, key=against.get)
+    worst, (slip, wrong, least) = max(against, key=against.get), error["slip"]
     return data | {"readable": [share, fair]}, [
-        say("adds_up", "identity", "The {n} parts add up to the stream, to {small:g} of its largest entry. With the position as one more part they miss by {wrong:.2f}.", all_of(bound(error["sum"], 1e-5), atleast(error["position"], 1e-2)), n=len(named), small=1e-5, wrong=error["position"]),
+        say("adds_up", "identity", "The {n} parts add up to the stream, to {small:g} of its largest entry. " + slip + " they miss by {wrong:.2f}.", all_of(bound(error["sum"], 1e-5), atleast(wrong, least)), n=len(named), small=1e-5, wrong=wrong),
         say("only_centred_counts", "identity", "After `W_U + c 1ᵀ` the centred contributions of {reader} have moved by less than {small:g}, its raw ones by up to {raw:.1f}.", all_of(bound(error["centred"], 1e-5), atleast(error["raw"], 0.1)), reader=reader, small=1e-5, raw=error["raw"]),
         say("name_is_written", "measurement", "The right name's logit stands {gap:.2f} above the mean of its rivals'. Of this {reader} writes {value:.2f}, {writer} itself {its:+.2f}. A quarter from {reader} was asked.", atleast(named[reader][0], gap / 4), gap=gap, reader=reader, writer=writer, its=named[writer][0]),
         say("writes_erase", "measurement", "At {value:.0%} of positions {worst} writes against the stream: a cosine below {edge:.4f}. Random directions would at {fair:.0%}; twice that was asked. {n} of {all} heads pass.", atleast(against[worst], 2 * NORMAL_TAIL), worst=worst, edge=-chance, fair=NORMAL_TAIL, n=sum(x >= 2 * NORMAL_TAIL for x in against.values()), all=len(against)),
@@ -281,7 +281,7 @@ def measure_bases(pair, tokens, gen):
         return *numbers, excess_kurtosis(last)
 
     table, of = bases.survival(model, six, gen), 6 * len(SURVIVES)
-    right = sum(p == q for n, row in bases.predicted(model, SURVIVES).items() for p, q in zip(table[n], row))  # fmt: skip
+    right = sum(p == q for n, row in SURVIVES.items() for p, q in zip(table[n], row))  # fmt: skip
     return {"survives": table, "numbers": NUMBERS}, [
         say("no_stream_basis", "identity", "`gelu-1l` in other stream coordinates, " + bases.stretch_words(model) + ": no logit moves by {small:g} in float32 or {tiny:g} in float64. With the positions left behind they move by up to {left:.1f}.", all_of(bound(max(single[:2]), 1e-4), bound(max(double[:2]), 1e-11), atleast(double.positions_left, 1e-2)), small=1e-4, tiny=1e-11, left=double.positions_left),
         say("mlp_basis", "intervention", "Rotate the MLP's hidden coordinates, and rotate back behind the nonlinearity: logits move by up to {value:.1f}.", atleast(double.hidden, 0.1)),
@@ -379,7 +379,7 @@ plots.table(r["top"])
 
 # %% [markdown] tags=["core"]
 # ## Does it survive?
-# Six numbers, five changes that keep every probability (with LayerNorm a general stretch does not). **Predict** each cell, then run. What a change moves says how the weights are written down, not what the model does. The centred contribution survives all five. The virtual-weight score does not survive a stretched stream: read it as a hint.
+# Six numbers, five changes that keep every probability (with LayerNorm the stretch is a shear). **Predict** each cell, then run. What a change moves says how the weights are written down, not what the model does. The centred contribution survives all five. The virtual-weight score does not survive a stretched stream: read it as a hint.
 
 # %%
 show(r, "stream.survival")
@@ -390,7 +390,7 @@ plots.table([{"change": n} | row for n, row in words.items()])
 # %% [markdown]
 # **What would change our mind?** A part of the stream that is not in the list. A last-layer head whose direct and total effects differ. A rotation that moves a logit. Outlier coordinates that survive a random basis.
 #
-# **What we simplified.** No LayerNorm: with it a part's share depends on a scale set by all parts, and only rotations that fix the all-ones direction are free. Zero and mean ablation put the model where it has never been. The twins are one seed each, and their losses are near, not equal. Plug-in entropies belong to the text that was counted.
+# **What we simplified.** No LayerNorm: with it a part's share depends on a scale set by all parts, and only turns about the all-ones direction and shears along it are free. Zero and mean ablation put the model where it has never been. The twins are one seed each, and their losses are near, not equal. Plug-in entropies belong to the text that was counted.
 #
 # **Further reading.** Elhage et al. 2021, *A Mathematical Framework for Transformer Circuits*. Elhage et al. 2023, *Privileged Bases in the Transformer Residual Stream*. Caples and Neuhaus 2024, *Adam Optimizer Causes Privileged Basis in Transformer LM Residual Stream*. McGrath et al. 2023, *The Hydra Effect* (direct and total effect).
 #

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from circuitbook import bases, corpus, gallery, plots, spine, zoo
+from circuitbook import corpus, gallery, plots, spine, zoo
 from circuitbook.check import check
 from circuitbook.claims import all_of, atleast, atmost, claim, close, equal, show
 from circuitbook.expansion import expand, frozen, importance, pathchecks
@@ -243,7 +243,7 @@ def compute(cfg):
     losses, single = importance.term_losses(two, tokens), importance.term_losses(each["one"], tokens, single=False)
     gaps = pathchecks.gaps(each, some, frozen_stream, streams_by_order, cfg.seed) | {"kron": pathchecks.tensor_product_gaps(gen)}
     gaps["model"], gaps["table"] = pathchecks.order_loss_gaps(two, some, losses.orders[: len(some)])
-    gaps["cut"], gaps["box"] = pathchecks.cut_gap(double, tokens[:1, :96], pair), bases.predicted(double, SURVIVES)
+    gaps["cut"] = pathchecks.cut_gap(double, tokens[:1, :96], pair)
 
     def by_prompt(found):
         return {name: [x.mean(), x.std(), x.abs().mean()] for name, x in found.items()}
@@ -282,7 +282,7 @@ def claims(d, gaps):
     (step1, se1), (step2, se2), (shared, se_shared) = *two["steps"], two["shared"]
     moved = {what: [x.mean().item() for x in pairs] for what, pairs in d["replaced"].items()}
     total, of, still = sum(x[0] for x in named.values()), 6 * len(SURVIVES), d["replaced"]["title"][0].abs().mean().item()
-    right = sum(a == b for n in SURVIVES for a, b in zip(d["survives"][n], gaps["box"][n]))
+    right = sum(a == b for n in SURVIVES for a, b in zip(d["survives"][n], SURVIVES[n]))
     norm, level, normed = gaps["norm"], np.log(12), models() == "published"
     held, table = ("patterns and scales", "`W_E + W_pos` and the biases read at frozen scales") if normed else ("patterns", "the table `W_E W_U`, read from the weights")
     return [

@@ -17,7 +17,7 @@ import torch
 
 from circuitbook import curves, gallery, plots, spine, zoo
 from circuitbook.check import check
-from circuitbook.claims import all_of, atleast, atmost, between, claim, close, course_only, equal, show
+from circuitbook.claims import all_of, atleast, atmost, between, claim, close, equal, ours, show
 from circuitbook.gallery.tables08 import toy_survival_rows
 from circuitbook.paths import quick
 from circuitbook.results import bound, measured
@@ -222,7 +222,7 @@ def compute(cfg):
         "moves": {"toy": record.tidy(study.toy_survival(toys.W[0], toys.b[0], p40)), "pair": record.tidy(messages.own_survival(40))},
     }
     exactly = {**record.errors(toys, five, code, cfg), "swept": max(d.pop("over")), "toys": sum(x.shape[0] for x in (toys.W, *(v.W for v in five.values()), d["small"]["D"].flatten(0, 1), d["large"]["D"]))}
-    return {"data": d | {"series": record.series(d)}, "claims": course_only(claims(d, exactly), but=("superposition.messages_share",))}
+    return {"data": d | {"series": record.series(d)}, "claims": ours(claims(d, exactly), but=("superposition.messages_share",))}
 
 
 def claims(d, exactly):

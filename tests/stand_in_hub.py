@@ -54,6 +54,7 @@ class Fault:
     status: int = 0  # answered in place of the file
     headers: dict = field(default_factory=dict)
     cut: int | None = None  # the connection ends after this many bytes
+    short: int | None = None  # the file itself has only so many bytes, and the answer says so
     pause: float = 0.0  # seconds of silence in the middle of the file, or before an answer
     wrong: bool = False  # as many bytes, but others
 
@@ -171,7 +172,7 @@ def _handler(hub):
 
         def bytes(self, data, told, wanted, fault):
             start = int(wanted.removeprefix("bytes=").split("-")[0]) if wanted else 0
-            body = data[start:]
+            body = data[start:] if not fault or fault.short is None else data[: fault.short]
             self.send_response(206 if wanted else 200)
             if wanted:
                 end = f"bytes {start}-{len(data) - 1}/{len(data)}"

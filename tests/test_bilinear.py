@@ -4,9 +4,11 @@ import math
 
 import pytest
 import torch
+from published_toy import published
+from published_toy import tokens_of as published_tokens
 from small_model import gen, model_of, tokens_of
 
-from circuitbook import bases, compose, cut, gauge
+from circuitbook import bases, compose, cut, fold, gauge
 from circuitbook.composition import bilinear, coordinates, pairs
 from circuitbook.config import Config
 
@@ -134,6 +136,21 @@ def test_class_shares_are_centred_covariances_over_all_windows(any_model):
         halves = torch.tensor([sum(a[c] for a in alone) / 2 for c in bilinear.CLASSES])
         if is_double(any_model):  # mutant: a mean of shares, where covariances are to be summed
             assert (halves.double() - got).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_value_biases_must_be_folded_first(layer):
+    model, tokens = published(), published_tokens(1)[0]
+    assert pairs.virtual_head_error(model, tokens, (1, 2)) < 1e-10
+    model.blocks[layer].attn.b_V += 0.1
+    for needs in (bilinear.take_apart, lambda m, t: bilinear.sum_error(m, t[None])):
+        with pytest.raises(ValueError, match="fold the value biases first"):
+            needs(model, tokens)
+    folded = fold.fold_value_biases(model)
+    assert pairs.virtual_head_error(folded, tokens, (1, 2)) < 1e-10
+    writes = cut.run(folded, tokens[None], names=["blocks.0.attn.hook_result"])[1].popitem()[1]
+    heads = bilinear.take_apart(folded, tokens).parts[bilinear.DIRECT : -1]
+    assert gap(heads, writes[0].transpose(0, 1)) < 1e-12
 
 
 def test_shares_do_not_see_a_constant_per_query(exact_model):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from circuitbook import doctor, measure
+from circuitbook.published import disk
 from circuitbook.published.pins import ALL, MODELS
 from circuitbook.recipes import RECIPES
 from circuitbook.sources import SOURCES
@@ -21,7 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """A small project of our own, whole but for the environment and the text."""
-    for switch in ("DEVICE", "MODELS", "QUICK", "CIRCUITBOOK_CACHE", "HF_HUB_OFFLINE"):
+    for switch in ("DEVICE", "MODELS", "QUICK", "CIRCUITBOOK_CACHE", "CIRCUITBOOK_TEXT",
+                   "HF_HUB_OFFLINE"):  # fmt: skip
         monkeypatch.delenv(switch, raising=False)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("CIRCUITBOOK_ROOT", str(tmp_path))
@@ -112,7 +114,7 @@ def test_every_source_shows_its_licence_and_its_authors(project):
 
 
 def cached(project, name):
-    """Put files into the hub cache that nobody has a hash of; gives one of them."""
+    """Put plain files into the hub cache, whole by their first and last bytes; gives one."""
     pin = ALL[name]
     base = project / "hub" / f"{pin.kind}s--{pin.repository.replace('/', '--')}"
     (base / "refs").mkdir(parents=True)
@@ -120,7 +122,8 @@ def cached(project, name):
     for file in pin.files:
         path = base / "snapshots" / (pin.revision or "a" * 40) / file
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"x" * 1_500_000)
+        text = "{" + " " * 1_499_998 + "}"
+        path.write_bytes(text.encode() if path.suffix == ".json" else b"\x80" * 1_500_000)
     return path
 
 
@@ -134,10 +137,10 @@ def test_published_models_are_told_from_the_disk_alone(project, monkeypatch):
     cached(project, "gelu-1l")
     cached(project, "gelu-2l")
     page = doctor.page(doctor.collect())
-    assert (
-        "gelu-1l        cached               3.0 MB  NeelNanda/GELU_1L512W_C4_Code@bddc0e3" in page
-    )
-    assert "GELU_2L512W_C4_Code@aaaaaaa" in page
+    row = "gelu-1l        cached               3.0 MB  NeelNanda/GELU_1L512W_C4_Code@bddc0e3"
+    assert f"{row}  (pinned, unverified, MIT)" in page
+    assert "GELU_2L512W_C4_Code@aaaaaaa  (unverified)" in page
+    assert "unverified: a plain copy, and no hash on record" in page
     assert f"in {project / 'hub'}" in page
     missing = [name for name in ALL if name not in ("gelu-1l", "gelu-2l")]
     total = sum(ALL[name].megabytes for name in missing)
@@ -161,6 +164,42 @@ def test_a_damaged_published_file_is_a_fault_where_it_cannot_be_fetched(project,
         one = steps(doctor.collect())["make published"]
         assert f"{path.name} of openai-community/gpt2@607a30d is not the pinned" in one["what"]
         assert one["broken"] == broken
+
+
+def test_what_is_locked_and_known_of_published_files_is_said(project, monkeypatch):
+    cached(project, "gelu-2l")
+    disk.lock(disk.look(ALL["gelu-2l"]))
+    told = "GELU_2L512W_C4_Code@aaaaaaa  (locked, unchanged)"
+    assert told in doctor.page(doctor.collect())
+
+
+def test_a_damaged_stand_in_is_made_again_and_not_fetched(project, monkeypatch):
+    path = cached(project, "gelu-2l")
+    note = {"gelu-2l": {"revision": "a" * 40, "sha256": {path.name: "0" * 64}}}
+    (project / "hub" / disk.STAND_IN).write_text(json.dumps(note))
+    monkeypatch.setenv("MODELS", "published")
+    report = doctor.collect()
+    assert report["broken"] and not [run for run in steps(report) if "published" in run]
+    assert steps(report)[disk.STAND_IN_AGAIN]["what"] == "the stand-in is not whole."
+    said = [s["what"] for s in report["steps"] if s["broken"]]
+    assert len(said) == 1 and said[0].startswith(f"{path.name} of NeelNanda/GELU_2L512W_C4_Code@aa")
+    (project / "hub" / disk.STAND_IN).write_text('{"gelu-2l": {}}')
+    report = doctor.collect()
+    assert disk.STAND_IN_AGAIN in steps(report) and "make published" not in steps(report)
+
+
+def test_a_text_of_ones_own_is_not_missing(project, monkeypatch):
+    for name in ("test.raw", "valid.raw"):
+        (project / name).write_text("")
+    monkeypatch.setenv("CIRCUITBOOK_TEXT", str(project / "test.raw"))
+    page = doctor.page(doctor.collect())
+    row = (
+        f"text           local                0.0 MB  {project / 'test.raw'}  (a file of your own)"
+    )
+    assert row in page and "To download" in page and ", text" not in page
+    (project / "valid.raw").unlink()
+    (one,) = [s for s in doctor.published()[1] if "CIRCUITBOOK_TEXT" in s["run"]]
+    assert "there is no validation.raw or valid.raw in" in one["what"] and not one["broken"]
 
 
 def test_mps_is_seen_and_never_used(project, monkeypatch):

@@ -88,11 +88,26 @@ def test_all_measures_before_it_draws_and_compares():
 
 def test_published_is_all_of_it_after_fetching_what_it_needs():
     commands = make("-n", "published").stdout
-    order = ["environment.py setup", "circuitbook.published fetch", "corpus fetch"]
+    order = ["environment.py setup", "corpus fetch", "circuitbook.published fetch"]
     places = [commands.index(word) for word in [*order, "circuitbook.measure"]]
     assert places == sorted(places)
     assert make("-n", "all", "MODELS=published").stdout in commands  # the same, by its other name
     assert "circuitbook.published" not in make("-n", "all").stdout
+
+
+@pytest.mark.parametrize("target", ["test", "text", "weights", "check", "figures", "doctor"])
+def test_nothing_else_asks_the_hub(target):
+    assert "published fetch" not in make("-n", target, "MODELS=published").stdout
+
+
+@pytest.mark.parametrize("target", ["text", "weights"])
+def test_the_course_text_and_its_models_are_made_whatever_models_says(tmp_path, target):
+    (tmp_path / "bin").mkdir()
+    said = tmp_path / "said"
+    script(tmp_path / "bin" / "python", f'echo "$MODELS $@" >> {said}')
+    assert make(target, "MODELS=published", f"VENV={tmp_path}").returncode == 0
+    steps = [line for line in said.read_text().splitlines() if " -m circuitbook." in line]
+    assert steps and all(line.startswith("course ") for line in steps)
 
 
 def test_the_models_set_reaches_every_step_of_published(tmp_path):
@@ -102,7 +117,9 @@ def test_the_models_set_reaches_every_step_of_published(tmp_path):
     assert make("published", f"VENV={tmp_path}").returncode == 0
     lines = said.read_text().splitlines()
     steps = [line for line in lines if "circuitbook." in line or "derive.py" in line]
-    assert len(steps) == 10 and all(line.startswith("published ") for line in steps)
+    text, *steps = steps  # the text is that of the course, for the parts on its models
+    assert text == "course -m circuitbook.corpus fetch" and len(steps) == 9
+    assert all(line.startswith("published ") for line in steps)
 
 
 def test_without_the_published_files_nothing_is_measured(tmp_path):

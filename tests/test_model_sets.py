@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from circuitbook import claims, paths, results, zoo
-from circuitbook.claims import atleast, claim, course_only, line
+from circuitbook.claims import atleast, claim, ours, line
 
 
 @pytest.fixture
@@ -94,11 +94,11 @@ def test_in_course_mode_a_block_leaves_no_trace(monkeypatch):
     monkeypatch.delenv("MODELS", raising=False)
     with paths.model_set("course"):
         assert "models" not in say()
-    assert course_only([say()]) == [say()]
+    assert ours([say()]) == [say()]
 
 
 def test_course_only_marks_all_but_the_named(published):
-    marked = course_only([say("sets.one"), say("sets.two")], but=("sets.two",))
+    marked = ours([say("sets.one"), say("sets.two")], but=("sets.two",))
     assert [c.get("models") for c in marked] == ["course", None]
 
 

@@ -183,12 +183,15 @@ def test_all_effects_with_norm_against_whole_runs():
 # ---- coordinates ----------------------------------------------------------------------------
 
 
-def test_a_turn_about_the_ones_keeps_scores_and_others_are_not_free():
+def test_a_turn_about_the_ones_keeps_scores_a_shear_moves_them_and_others_are_not_free():
     model, tokens = published(), tokens_of(1)
-    turned = gauge.change_stream(model, gauge.free_change(model, gen(6)))
-    assert gap(turned(tokens), model(tokens)) < 1e-10
-    for old, new in zip(pairs.scores(model), pairs.scores(turned), strict=True):
+    turned = gauge.change_stream(model, gauge.free_turn(36, gen(6)))
+    sheared = gauge.change_stream(model, gauge.shear(torch.randn(36, generator=gen(6))))
+    for other in (turned, sheared):
+        assert gap(other(tokens), model(tokens)) < 1e-10
+    for old, new, far in zip(*(pairs.scores(m) for m in (model, turned, sheared)), strict=True):
         assert (old - new).abs().max() < 1e-8
+        assert ((old - far) / old).min() > 0.3
     anywhere = bases.rotation(36, gen(6))
     with pytest.raises(ValueError, match="all-ones"):
         gauge.change_stream(model, anywhere)
@@ -208,13 +211,17 @@ def test_box_of_chapter_05_with_norm():
     )  # fmt: skip
     assert max(m[name] for m in moves.values() for name in kept) < 1e-7
     assert R["K-composition score"] < 1e-8 < 1e-2 < R["score of the rotated product"]
-    assert max(G.values()) < 1e-7  # nothing moves under a turn: the score neither
+    assert max(m for q, m in G.items() if q != "K-composition score") < 1e-7
+    new = numbers["K-composition score"] * (1 - G["K-composition score"])
+    assert G["K-composition score"] >= 1 - (1 + 4 * 36 / 12) ** -0.5  # falls that far at least
+    writer = pairs.writer(model, 1)
+    lower = gauge.change_stream(model, coordinates.shear_against(writer))
+    assert pairs.scores(lower).k[1, 2].item() == pytest.approx(new.item(), rel=1e-9)
     assert C["logits"] > 1e-2 and K["raw share of the pair's term"] > 1e-2
     told = coordinates.stream_claim(G, 0.5, 0.1, None)
     assert told["holds"]["ok"] and "LayerNorm" in told["text"]
-    assert not coordinates.stream_claim(G | {"K-composition score": 0.1}, 0.5, 0.1, None)["holds"][
-        "ok"
-    ]
+    for slip in ({"K-composition score": 0.0}, {"logits": 0.1}):
+        assert not coordinates.stream_claim(G | slip, 0.5, 0.1, None)["holds"]["ok"]
     assert "from {before:.3f} to" in coordinates.stream_claim(G, 0.5, 0.1, 0.05)["text"]
 
 

@@ -4,6 +4,7 @@ import pytest
 import test_conditional_claims as known
 import torch
 from small_model import gen
+from test_attention_jacobian import pair_data
 from test_published_conditional import BOTH, published, spots_of, tokens
 
 from circuitbook import cut, probe
@@ -69,6 +70,34 @@ def test_a_head_is_linear_in_its_values_while_the_scale_is_held():
     assert relative_change(found.held["cut"], found.held["value"]) < 1e-10
     assert relative_change(found.held["cut"], found.cut["value"]) > 1e-2  # the scale answers
     assert relative_change(found.routes["value"], found.cut["value"]) > 1e-3  # and is no slope
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_linear_in_the_values_is_asked_relative_to_the_value(norm):
+    """A value of 0.003 logits: 1e-4 logits would let three per cent pass."""
+
+    def state(one, two):
+        d = pair_data()
+        for m in d["models"].values():
+            m["routes"]["routes"]["value"], m["routes"]["cut"]["value"] = one, two
+            if norm:  # judged where the scale is held, whatever it does when it answers
+                m["routes"]["scale held"] = {"value": one, "cut": two}
+                m["routes"]["cut"]["value"] = [9.0, 0.1]
+        made = [c for c in attention_study.claims(d) if "value_is_linear" in c["id"]]
+        assert all(recheck(c) == "" and c["test"] == {"limit": 1e-4} for c in made)
+        assert all("within 1e-4 logits" in c["sentence"] for c in made)
+        assert all(("of their own size" in c["sentence"]) == norm for c in made)
+        return {c["holds"] for c in made}
+
+    for size in (0.003, -0.003, 0.5):
+        assert state([size, 0.001], [size * (1 + 9e-5), 0.001]) == {True}
+        assert state([size, 0.001], [size * (1 + 2e-4), 0.001]) == {False}
+    assert state([0.003, 0.001], [0.00309, 0.001]) == {False}  # three per cent
+    assert state([40.0, 1.0], [40.00009, 1.0]) == {True}
+    assert state([40.0, 1.0], [40.0002, 1.0]) == {False}  # the limit is one in logits too
+    assert state([1e-9, 0.01], [2e-9, 0.01]) == {True}  # a mean that happens to cancel
+    assert state([0.0, 0.0], [0.0, 0.0]) == {True}
+    assert state([0.0, 0.0], [1e-9, 0.0]) == {False}
 
 
 def test_next_token_directions_read_the_final_norm():

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from stand_in_hub import tiny_texts
 
 from circuitbook import corpus, results, spine, tokenizer, zoo
-from circuitbook.published import disk, fetch, models, text, tokens
+from circuitbook.published import disk, fetch, models, pins, text, tokens
 from circuitbook.published.fetch import PublishedError
 from circuitbook.published.pins import ALL, MODELS, TEXT, TOKENIZER
 
@@ -99,8 +100,48 @@ def test_loading_is_strict(spoiled, what):
     else:
         state["blocks.0.mlp.b_in"] = torch.zeros(3)
     spoiled("gelu-1l", model_final__pth=stand_in.pth(state))
-    with pytest.raises(PublishedError, match=r"(?s)model_final.pth: .*blocks.0.mlp.b_"):
+    with pytest.raises(PublishedError, match=r"final.pth: .*blocks.0.mlp.b_.*stand_in.py") as e:
         models.raw("gelu-1l")
+    assert len(str(e.value).splitlines()) == 1
+
+
+def test_gpt2s_weights_are_as_strict(spoiled):
+    state = load_file(fetch.folder(MODELS["gpt2"]) / "model.safetensors")
+    del state["h.3.ln_1.bias"]
+    place = spoiled("gpt2", model__safetensors=stand_in.save(state | {"more": torch.zeros(2)}))
+    said = "missing: h.3.ln_1.bias; unexpected: more.*stand_in.py"
+    with pytest.raises(PublishedError, match=said) as error:
+        models.raw("gpt2")
+    assert len(str(error.value).splitlines()) == 1
+    told = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps(told | {"n_layer": 3}))
+    with pytest.raises(PublishedError, match="weights do not fit the config.*unexpected: h.10"):
+        models.raw("gpt2")
+
+
+def test_a_file_without_unembedding_biases_has_none(spoiled):
+    state = state_of("gelu-1l")
+    del state["unembed.b_U"]
+    spoiled("gelu-1l", model_final__pth=stand_in.pth(state))
+    model = models.raw("gelu-1l")
+    assert not model.cfg.unembed_bias and not [k for k in model.state_dict() if "b_U" in k]
+
+
+@pytest.mark.parametrize("change, words", [
+    ({"act_fn": "relu"}, "not gelu-1l, which has n_layers=1, act='gelu': act='relu'"),
+    ({"attn_only": True}, "not gelu-1l.*: act='none'"),
+    ({"n_layers": 2}, "not gelu-1l.*: n_layers=2"),
+    ({"random_weights": False}, "not gelu-1l.*d_vocab=48262: d_vocab=4400"),
+    ({"d_model": "wide", "n_ctx": 1.5}, "no whole number: d_model='wide', n_ctx=1.5"),
+    ([1, 2], "config.json cannot be used .it is not a JSON object"),
+])  # fmt: skip
+def test_another_model_in_the_place_of_one_is_refused(spoiled, change, words):
+    told = stand_in.model_config("gelu-1l", "small")
+    told = told | change if isinstance(change, dict) else change
+    spoiled("gelu-1l", config__json=json.dumps(told).encode())
+    with pytest.raises(PublishedError, match=words + ".*tools/stand_in.py") as error:
+        models.raw("gelu-1l")
+    assert len(str(error.value).splitlines()) == 1
 
 
 class Evil:
@@ -175,8 +216,50 @@ def test_a_stand_in_cache_marks_all_results_and_has_its_own_hashes(cache, tmp_pa
     with pytest.raises(PublishedError, match="config.json of openai.* is not in.*stand_in.py"):
         fetch.folder(MODELS["gpt2"])
     (copied / disk.STAND_IN).unlink()  # without its note it is no stand-in, and no published file
-    assert disk.look(MODELS["attn-only-1l"]).damaged
-    assert disk.identity(ALL.values()) != disk.identity([MODELS["gpt2"]])
+    assert disk.look(MODELS["attn-only-1l"]).damaged and disk.look(MODELS["gpt2"]).missing
+    assert not [p for p in copied.rglob("*") if p.name in {pin.revision for pin in ALL.values()}]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_repository_of_a_stand_in_says_so_itself(cache, name):
+    assert disk.look(ALL[name]).marked
+
+
+def test_other_files_in_the_cache_are_another_identity(cache, tmp_path, monkeypatch):
+    before = disk.identity(ALL.values())
+    assert before == disk.identity(ALL.values())
+    monkeypatch.setattr(stand_in, "model_state", lambda cfg, seed: {"x": torch.tensor(seed)})
+    few = {name: ALL[name] for name in ("gelu-1l", "attn-only-1l")}
+    monkeypatch.setattr(pins, "ALL", few)  # what is written below
+    two = list(few.values())
+    before = disk.identity(two)
+    stand_in.write(tmp_path / "other", "small", tiny_texts())
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "other" / "hub"))
+    other = disk.identity(two)
+    monkeypatch.setattr(stand_in, "model_state", lambda cfg, seed: {"x": torch.tensor(seed + 1)})
+    stand_in.write(tmp_path / "other", "small", tiny_texts())  # over the first one
+    assert len({before, other, disk.identity(two)}) == 3
+
+
+def test_a_real_hub_cache_is_never_written_into(tmp_path, monkeypatch):
+    kept = tmp_path / "hub" / "models--openai-community--gpt2" / "refs" / "main"
+    results.write(kept, "a real commit")
+    with pytest.raises(SystemExit, match="may hold real files, and nothing was written"):
+        stand_in.write(tmp_path, "small", tiny_texts())
+    assert kept.read_text() == "a real commit"
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == [kept]
+
+
+def test_the_note_is_there_before_the_files(tmp_path, monkeypatch):
+    def killed(name, *_):
+        assert (tmp_path / "hub" / disk.STAND_IN).is_file()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stand_in, "files", killed)
+    with pytest.raises(KeyboardInterrupt):
+        stand_in.write(tmp_path, "small", tiny_texts())
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert disk.stand_in() and len(disk.look(TEXT).missing) == 2
 
 
 # ---- the tokenizer -------------------------------------------------------------------------------
@@ -264,6 +347,8 @@ def test_a_local_file_stands_in_for_the_hub(cache, tmp_path, monkeypatch):
     monkeypatch.setattr(fetch, "folder", lambda pin: pytest.fail("the hub was asked"))
     validation, test = text.documents()
     assert test == validation == text.articles(LINES)
+    assert text.local() == place / "wiki.test.raw"
+    assert before[0] == "local:" + disk.hashes(place / "wiki.test.raw")["sha256"]
     (place / "wiki.test.raw").write_text(raw + raw)
     assert text.fingerprint() != before and text.fingerprint()[1] == before[1]
     (place / "test.parquet").write_bytes(stand_in.parquet(LINES))
@@ -279,7 +364,7 @@ def test_a_text_of_another_kind_is_refused(cache, tmp_path, monkeypatch):
     with pytest.raises(PublishedError, match="does not look like WikiText-103: 1 articles"):
         text.documents()
     (tmp_path / "test.parquet").write_bytes(b"PAR1 half a file")
-    with pytest.raises(PublishedError, match="cannot be read as a split.*fetch it again"):
+    with pytest.raises(PublishedError, match="cannot be read as a split.*Name another file"):
         text.rows(tmp_path / "test.parquet")
     monkeypatch.setenv("CIRCUITBOOK_TEXT", str(tmp_path / "nothing.txt"))
     with pytest.raises(PublishedError, match="there is no nothing.txt in"):

@@ -194,7 +194,7 @@ def test_four_changes_keep_the_function_and_their_mutants_do_not():
     moves = circuit.survival(model, batch, (WRITER, READER), taught.change_head_coordinates)
     for change, row in moves.items():
         assert max(row[q] for q in origin.SAFE) < 1e-9, change
-    assert moves["stream coordinates G"]["K-composition score"] < 1e-9
+    assert moves["stream coordinates G"]["K-composition score"] > 0.1  # a shear is free
     assert moves["constant per query"]["raw score at the match"] > 0.01
     assert moves["head coordinates R"]["size of what it moves"] < 1e-9
     turned = changes["head coordinates R"][0]
@@ -289,15 +289,14 @@ def test_claims_say_whose_models_they_are_about(monkeypatch):
     d = saved.rechecked("06_induction", 25)[0]
     assert not any("models" in c for c in trial.claims(d))
     monkeypatch.setenv("MODELS", "published")
-    assert not {c["id"]: c for c in trial.claims(d)}["induction.survives"]["holds"]
-    d["moves"]["stream coordinates G"]["K-composition score"] = 0.0
     found = {c["id"]: c for c in trial.claims(d)}
     own = {id for id, c in found.items() if c.get("models") == "course"}
     words = ("phase_change", "order", "two_seeds", "bump", "turn", "by_hand", "smeared", "pointer")
     assert own == {f"induction.{w}" for w in words}
-    assert (
-        found["induction.survives"]["holds"] and "rotation" in found["induction.survives"]["text"]
-    )
+    survives = found["induction.survives"]
+    assert survives["holds"] and "LayerNorm sees neither" in survives["text"]
+    d["moves"]["stream coordinates G"]["K-composition score"] = 0.0  # as if only turns were free
+    assert not {c["id"]: c for c in trial.claims(d)}["induction.survives"]["holds"]
     assert all(recheck(c) == "" for c in found.values())
 
 

@@ -175,7 +175,9 @@ def test_what_survives_with_layernorm():
         for name in ("probabilities", "activations", "agreement of its contexts"):
             assert row[name] == 0, (change, name, row[name])
     assert moves["W_U + c 1ᵀ"]["what it writes, raw"] > 0.1
-    assert survive.any_stream(model, tokens) > 0.05  # any other G is another function
+    assert moves["stream coordinates G"]["cosine of k and v"] > 0.1  # a shear lengthens v
+    assert moves["stream coordinates G"]["input times output, k · v"] == 0
+    assert survive.any_stream(model, tokens) > 0.05  # a G that is not free is another function
 
 
 # ---- silence ------------------------------------------------------------------------------------

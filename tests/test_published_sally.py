@@ -54,6 +54,26 @@ def test_one_head_again_is_the_whole_model_again(case):
         assert off(last, seen.last) <= limit
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_queries_and_keys_are_the_models_own_biases_and_all(case):
+    """Softmax does not see a bias of the keys, so the scores are compared before it."""
+    model, tokens, limit = given(*case)
+    attn = model.blocks[-1].attn
+    names = [f"blocks.{model.cfg.n_layers - 1}.attn.hook_{n}" for n in ("attn_scores", *"qkv")]
+    cache = cut.run(model, tokens, names=names)[1]
+    scores, *qkv = (cache[n] for n in names)
+    for head in range(3):
+        r = reader(model, forward(model, tokens), head)
+        raw = torch.einsum("ne,nke->nk", r.q, r.k) / model.cfg.d_head**0.5
+        want = scores[:, head, -1]
+        assert off(raw, want) <= limit
+        own = qkv[0][:, -1, head], qkv[1][:, :, head], qkv[2][:, :, head]
+        for got, theirs in zip((r.q, r.k, r.v), own, strict=True):
+            assert off(got, theirs) <= limit
+        bare = raw - (r.q @ attn.b_K[head])[:, None] / model.cfg.d_head**0.5  # mutant: no b_K
+        assert off(bare, want) > 1e-2 and off(bare.softmax(-1), want.softmax(-1)) <= limit
+
+
 @pytest.mark.parametrize("case", [c for c in CASES if c[0] != "one"])
 def test_cuts_and_patches_are_runs_of_the_whole_model(case):
     model, tokens, limit = given(*case)

@@ -1,5 +1,7 @@
 """The search for skip-trigrams against brute force, and what text says about them."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import own_peak
 import pytest
@@ -110,6 +112,15 @@ def test_tables_are_centred_before_the_floor():
     assert trigrams.frequent_tokens(counts, 5).tolist() == [1, 3]  # never token 0
     with pytest.raises(ValueError, match="lower"):
         trigrams.frequent_tokens(counts, 99)
+
+
+def test_the_token_that_marks_texts_ends_is_left_out_whatever_its_id(monkeypatch):
+    counts = np.array([9, 5, 4, 5])
+    assert trigrams.frequent_tokens(counts, 5, 3).tolist() == [0, 1]  # 0 is a word there
+    assert trigrams.some_tokens(counts, 4, 9, bos=1).sort().values.tolist() == [0, 2, 3]
+    monkeypatch.setattr(trigrams.tokenizer, "load", lambda: SimpleNamespace(bos=3))
+    assert trigrams.frequent_tokens(counts, 5).tolist() == [0, 1]  # today's tokenizer
+    assert trigrams.some_tokens(counts, 5, 9).sort().values.tolist() == [0, 1]
 
 
 def test_no_square_table_is_ever_held():

@@ -3,9 +3,10 @@
     python tools/stand_in.py FOLDER [--small]
 
 writes a hub cache into FOLDER/hub that the real loading code reads. No weight in it was trained.
-FOLDER/hub/stand_in.json says so, with the commits and hashes of these files in place of the pinned
-ones; results made with them are marked, and are never evidence. With it, all chapters of the
-published track run where the hub cannot be reached:
+FOLDER/hub/stand_in.json says so, with made-up commits and the hashes of these files in place of the
+pinned ones, and the files say so themselves ("random_weights"); results made with them are marked,
+and are never evidence. A hub cache that is no stand-in is never written into. With a stand-in, all
+chapters of the published track run where the hub cannot be reached:
 
     HF_HUB_CACHE=FOLDER/hub HF_HUB_OFFLINE=1 make published
 
@@ -235,11 +236,12 @@ def put(folder: Path, name: str, data: bytes) -> None:
 
 
 def parquet(lines: list[str]) -> bytes:
-    """A column "text", as the hub stores it."""
-    import pandas
+    """A column "text", as the hub stores it, with the mark of the stand-in in its metadata."""
+    import pyarrow
+    from pyarrow import parquet as writer
 
     held = io.BytesIO()
-    pandas.DataFrame({"text": lines}).to_parquet(held)
+    writer.write_table(pyarrow.table({"text": lines}, metadata={"random_weights": "true"}), held)
     return held.getvalue()
 
 
@@ -267,6 +269,7 @@ def files(name: str, size: str, texts: Texts | None = None) -> dict[str, bytes]:
         }
     if name == "tokenizer":
         named = {"bos_token": "<|BOS|>", "eos_token": "<|EOS|>", "pad_token": "<|PAD|>"}
+        named["random_weights"] = True
         return {
             "tokenizer.json": tokenizer_json(SIZES[size]["d_vocab"], texts.learn).encode(),
             "tokenizer_config.json": b'{"tokenizer_class": "PreTrainedTokenizerFast"}',
@@ -284,19 +287,26 @@ def write(folder: Path, size: str, texts: Texts | None = None) -> None:
     from circuitbook.published.disk import STAND_IN
     from circuitbook.published.pins import ALL
 
-    texts, note = texts or course_texts(size), {}
+    hub = folder / "hub"
+    if hub.is_dir() and any(hub.iterdir()) and not (hub / STAND_IN).is_file():
+        raise SystemExit(
+            f"{hub} is not empty and has no {STAND_IN}: it may hold real files, and nothing was "
+            "written. Name a new folder."
+        )
+    note: dict[str, dict] = {}
+    put(hub, STAND_IN, b"{}")  # before any file: from now on nothing here counts as published
+    texts = texts or course_texts(size)
     for name, pin in ALL.items():
         made = files(name, size, texts)
-        together = hashlib.sha256(b"".join(made.values())).hexdigest()
-        commit = pin.revision or together[:40]
-        base = folder / "hub" / f"{pin.kind}s--{pin.repository.replace('/', '--')}"
+        hashes = {file: hashlib.sha256(data).hexdigest() for file, data in made.items()}
+        commit = hashlib.sha1("\0".join(["stand-in", *hashes.values()]).encode()).hexdigest()
+        note[name] = {"revision": commit, "sha256": hashes}
+        put(hub, STAND_IN, json.dumps(note, indent=1).encode())
+        base = hub / f"{pin.kind}s--{pin.repository.replace('/', '--')}"
         for file, data in made.items():
             put(base / "snapshots" / commit, file, data)
         put(base / "refs", "main", commit.encode())
-        hashes = {file: hashlib.sha256(data).hexdigest() for file, data in made.items()}
-        note[name] = {"revision": commit, "sha256": hashes}
         print(f"{name}: {sum(map(len, made.values())) / 1e6:,.1f} MB", flush=True)
-    put(folder / "hub", STAND_IN, json.dumps(note, indent=1).encode())
 
 
 def main(arguments: list[str]) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 from circuitbook import paths
 
 __all__ = [
-    "LABELS", "all_of", "atleast", "atmost", "between", "bound", "claim", "close", "course_only",
+    "LABELS", "all_of", "atleast", "atmost", "between", "bound", "claim", "close", "ours",
     "equal", "recheck", "round6", "show",
 ]  # fmt: skip
 
@@ -168,7 +168,7 @@ def claim(
     return made if paths.inside_set() is None else made | {"models": paths.inside_set()}
 
 
-def course_only(claims: list[dict], but: tuple[str, ...] = ()) -> list[dict]:
+def ours(claims: list[dict], but: tuple[str, ...] = ()) -> list[dict]:
     """The claims, marked as the course's own where another model set is measured; `but` some ids.
 
     For a chapter that is about toys or hand-built models nearly everywhere.

@@ -239,18 +239,18 @@ def published() -> tuple[list[dict[str, Any]], list[dict]]:
     try:
         rows = status.rows()
     except disk.PublishedError as error:
-        return [], [step(str(error), "make published", broken=wanted)]
+        run = disk.STAND_IN_AGAIN if disk.stand_in() else "make published"
+        return [], [step(str(error), run, broken=wanted)]
     steps, made = [], disk.stand_in()  # a stand-in is never fetched
     for row in rows:
         for file, why in row["damaged"].items():
             what = f"{file} of {row['where']} is not the {'written' if made else 'pinned'} file"
             run = disk.STAND_IN_AGAIN if made else "make published"
-            broken = wanted and (made or disk.offline())
-            steps.append(step(f"{what} ({why})", run, broken=broken))
+            steps.append(step(f"{what} ({why})", run, broken=wanted and (made or disk.offline())))
         if row["fault"]:
             run = "name another file in CIRCUITBOOK_TEXT, or unset it"
             steps.append(step(row["fault"].split(". ")[0], run, broken=wanted))
-    if wanted and any(row["to_fetch"] for row in rows):
+    if wanted and status.to_come(rows):
         what = "the stand-in is not whole" if made else "the series' models are not all here"
         run = disk.STAND_IN_AGAIN if made else "make published (needs a network once)"
         steps.append(step(f"{what}. {'' if made else status.summary(rows)}".strip(), run))

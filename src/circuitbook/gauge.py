@@ -137,12 +137,13 @@ def free_change(
 
 
 def is_free(model: Transformer, G: Float[Tensor, "d_model d_model"]) -> bool:
-    """Does x -> x G keep the function? Without norm always; else 1 G P = 0 and PGP orthogonal.
+    """Is x G read through G^-1 as x is, for every x? LayerNorm asks 1 G P = 0 and PGP orthogonal.
 
     P = I - 11^T/d is what LayerNorm keeps: of x G it reads x G P, over its length. So what stood
     along 1 must not come into sight (1 G P = 0), and the rest must keep all lengths: M = P G P has
-    M M^T = P. What G adds along 1 is free, because nobody reads it. Both conditions are needed if
-    what is read of every stream shall only turn; LayerNorm's epsilon forbids a scaling too.
+    M M^T = P. What G adds along 1 is free, because nobody reads it. For every x both are needed; a
+    model whose writing weights are centred makes no x with a part along 1 and allows some more.
+    Without norm every invertible G is free.
     """
     if model.cfg.norm == "none":
         return True
@@ -168,7 +169,7 @@ def change_stream(
     if model.cfg.norm == "layernorm":
         raise ValueError("this LayerNorm has gains, one for each coordinate: fold them first")
     if free and not is_free(model, G):
-        raise ValueError("this G is not free: LayerNorm sees more than a turn about the all-ones")
+        raise ValueError("with LayerNorm G may turn about the all-ones and add along them, only")
     new = copy.deepcopy(model)
     G = G.to(model.W_E.device, torch.float64)  # rounded once, at the end: float32 logits stay put
     back = torch.linalg.inv(G)
@@ -308,8 +309,8 @@ def stream_claim(moves: Mapping[str, float]) -> dict[str, Any]:
     which, more = "(condition {cond}) ", ""
     values: dict[str, Any] = {"cond": 10, "limit": 1e-8, "size": size, "rank": rank}
     if ANY_G in moves:
-        which = "that LayerNorm cannot see (a turn about the all-ones direction, then a shear that "
-        which += "adds (x · v) 1) "
+        which = "that LayerNorm cannot see (a turn about the all-ones direction, then a shear, "
+        which += "`x + (x · v) 1`) "
         more = " An invertible change that is not free (condition {cond}) moves a probability by "
         more += "up to {moved:.0%} of the largest."
         tests.append(atleast(moves[ANY_G], 0.01))

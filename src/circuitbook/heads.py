@@ -7,6 +7,7 @@ its own scale; OV rows without it, since a positive number moves nothing within 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -266,6 +267,27 @@ def copying_table(role: str, frequent: Int[Tensor, " words"]) -> dict[str, list]
         for name, value in zip(names, row, strict=True):
             out[name].append(value)
     return out
+
+
+@torch.no_grad()
+def constant_against(model: Transformer, place: int) -> float:
+    """How far `W_U + c 1^T` moves one head's copying score if W_U is not centred; place = 8 l + h.
+
+    c 1^T adds 1^T W_E W_OV c to the trace of the head's table, its rank-one eigenvalue. Against the
+    score's sign and a hundred times as large as all eigenvalues together, it turns the sign round,
+    whatever the weights are, unless the mean token's write is zero.
+    """
+    layer, head = divmod(place, model.cfg.n_heads)
+    W_E, W_V, W_O = model.W_E, model.W_V[layer, head], model.W_O[layer, head]
+    sizes = scan.eigenvalues(*scan.ov_factors(W_E, W_V, W_O, model.W_U, centre=False)).abs().sum()
+    write = W_E.sum(0) @ W_V @ W_O
+
+    def score(W_U: Tensor) -> float:
+        return scan.copying_score(*scan.ov_factors(W_E, W_V, W_O, W_U, centre=False)).item()
+
+    before = score(model.W_U)
+    c = -math.copysign(100, before) * sizes * write / write.square().sum().clamp_min(1e-30)
+    return abs(score(model.W_U + c[:, None]) - before)
 
 
 def eigenvalue_pairs(model: Transformer, place: int) -> list[list[float]]:

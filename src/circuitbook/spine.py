@@ -318,18 +318,30 @@ def study(
     tokens: Int[Tensor, "window pos"],
     doc: Int[Tensor, " window"],
     generator: torch.Generator,
-) -> tuple[dict, dict[str, float]]:
+) -> tuple[dict, dict]:
     """(numbers, errors): prompts taken apart, writes on held-out text, direct and total effects.
 
     against: share of positions where a head's write has a cosine below -1/sqrt(d_model) with the
-    stream. errors: of the sum over parts, to the stream and to the answer's logit; of the same sum
-    with the position once more in it; of the reader's centred and raw contributions under
+    stream. errors: of the sum over parts, to the stream and to the answer's logit; "slip": of a
+    wrong sum (words, error, least error), with the position in it, or, where the position is a
+    part, without the part that is largest at the stream's largest entry: of n parts at least 1/n of
+    it, whatever the weights; of the reader's centred and raw contributions under
     W_U + c 1^T; of total = direct for the pair's second head.
     """
     prompts, reader = name_prompts(), head_name(pair[1])
     parts, found = components(model, prompts.tokens), attribute(model, prompts)
     total = sum(parts.writes.values())
-    with_position = total + model.W_pos[: total.shape[1]]
+    if model.cfg.positions == "standard":
+        at = parts.last.abs().argmax()
+        largest = max(parts.writes.values(), key=lambda x: x.flatten()[at].abs().item())
+        words, wrong, least = (
+            "Without the largest of them",
+            total - largest,
+            0.9 / len(parts.writes),
+        )
+    else:
+        wrong, least = total + model.W_pos[: total.shape[1]], 1e-2
+        words = "With the position as one more part"
     c = torch.randn(model.cfg.d_model, generator=generator)
     before, _ = pair_numbers(model, prompts, pair, cut.Cut())
     after, _ = pair_numbers(shift_unembed(model, c), prompts, pair, cut.Cut())
@@ -353,7 +365,7 @@ def study(
             relative_change(parts.last, total),
             relative_change(logit, sum(found.centred.values())),
         ),
-        "position": relative_change(parts.last, with_position),
+        "slip": (words, relative_change(parts.last, wrong), least),
         "centred": (after[1] - before[1]).abs().max().item(),
         "raw": (after[2] - before[2]).abs().max().item(),
         "last layer": (direct - rerun_loss(model, tokens, pair[1], "mean")).abs().max().item(),

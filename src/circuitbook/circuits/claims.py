@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from circuitbook.claims import all_of, atleast, atmost, claim, course_only, equal
+from circuitbook.claims import all_of, atleast, atmost, claim, ours, equal
 
 NOTHING = 0.05  # of the weakest known edge: what no other edge may reach
 MOST = 0.95
@@ -13,9 +13,9 @@ MOST = 0.95
 def claims(d: dict[str, Any]) -> list[dict]:
     """d: what `controls.study` ("planted") and `course_pair.study` ("course_pair") gave."""
     return [
-        *course_only(_planted(d["planted"])),
+        *ours(_planted(d["planted"])),
         *_pair(d["course_pair"]),
-        *course_only(_survival(d["moves"])),
+        *ours(_survival(d["moves"])),
     ]
 
 

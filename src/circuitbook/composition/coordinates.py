@@ -4,10 +4,10 @@ In a basis G of the stream W_OV becomes G^-1 W_OV G and W_QK becomes G^-1 W_QK G
 reader still meet as G G^-1, so the model does what it did. Frobenius norms count entries, and those
 move.
 
-That is for models without norm. LayerNorm reads the stream's mean apart and divides by its length:
-the only G that keep the function are turns about the all-ones direction (see `gauge.free_change`),
-and a turn keeps every Frobenius norm. So there the score has coordinates to stand in, given by the
-norm; whether they are the right ones for a size is another question.
+LayerNorm takes the stream's mean away and divides by the length of the rest. That leaves fewer G,
+turns about the all-ones direction and shears along it (`gauge.is_free`), and a shear is enough: it
+adds (x . v) 1 to what heads write, nobody reads that, and ||W_OV|| grows. Scores of folded models
+are those of centred writing weights, and that is a convention.
 """
 
 from __future__ import annotations
@@ -59,6 +59,17 @@ def favouring(one: Thin, two: Thin) -> Float[Tensor, "d_model d_model"]:
     N = torch.linalg.svd(R)[2][len(R) :].mT  # what the writer never writes to
     size = torch.linalg.svdvals(LC).log().mean().exp()  # as long as the others, on average
     return torch.cat([LC, size * N], 1)
+
+
+def shear_against(one: Thin, length: float = 2.0) -> Float[Tensor, "d_model d_model"]:
+    """I + v 1^T, v the strongest direction of M1 = X R at this length: a low score with LayerNorm.
+
+    M1 of rank r with centred rows gets ||M1 + M1 v 1^T||^2 = ||M1||^2 + d length^2 s_1^2, and s_1^2
+    is at least ||M1||^2 / r: the score falls at least by sqrt(1 + length^2 d / r). float64.
+    """
+    X = torch.linalg.qr(one[0].double())[1]
+    v = torch.linalg.svd(X @ one[1].double(), full_matrices=False)[2][0]
+    return gauge.shear((v - v.mean()) * length)
 
 
 SHRINK = 1e-3  # the new length of one coordinate
@@ -142,13 +153,15 @@ def survival(
 ) -> dict[str, dict[str, float]]:
     """change of the weights -> quantity -> movement, of the largest value. For float64.
 
-    G: `stretch` against the pair; with LayerNorm a random turn about the all-ones direction.
+    G: `stretch` against the pair; with LayerNorm `shear_against` its writer, then a random turn
+    about the all-ones direction.
     """
     generator, d = torch.Generator().manual_seed(seed), model.cfg
     if d.norm == "none":
         G = torch.diag(stretch(writer(model, pair[0]), reader(model, pair[1], "k")))
     else:
-        G = gauge.free_change(model, torch.Generator().manual_seed(seed + 1))
+        turn = gauge.free_turn(d.d_model, torch.Generator().manual_seed(seed + 1))
+        G = shear_against(writer(model, pair[0])) @ turn
     R = gauge.invertible(d.d_head, d.d_head, generator=generator)
     c = torch.randn(d.d_model, generator=generator).to(model.W_E) * model.W_U.std()
     k0 = torch.randn(d.d_head, generator=generator)
@@ -166,7 +179,7 @@ def survival(
 def criticism(windows: int) -> dict[str, Any]:
     """`other_coordinates` of the course's own two-layer model, which has no norm; and its "pair".
 
-    In the course's model set, whatever MODELS says: no such coordinates exist with LayerNorm.
+    In the course's model set, whatever MODELS says: LayerNorm allows no stretch, only a shear.
     """
     with paths.model_set("course"):
         model = zoo.load("attn-only-2l")
@@ -183,24 +196,22 @@ def stream_claim(
 ) -> dict[str, Any]:
     """What may be said of the pair under a change of the stream's coordinates: text, values, holds.
 
-    G: its row of `survival`. before, after: the K-score; after is None with LayerNorm, where G is a
-    turn and the score stays.
+    G: its row of `survival`. before, after: the K-score; after is None with LayerNorm. There it
+    follows from the movement, as a shear only lengthens what a head with centred weights writes.
     """
     kept = ("logits", "effect of the K-cut on the pattern", "eigenvalue score of the virtual table")
     largest = max(G[name] for name in kept)
-    values = {"eigen": eigenvalue, "limit": 1e-6, "before": before}
+    which = "(diagonal, entries one or ten)"
     if after is None:
-        text = (
-            "LayerNorm allows no more than to turn the stream about the all-ones direction. A turn "
-            "keeps the logits, the cut's effect, the eigenvalue score ({eigen:.4f}) and the K-score"
-            " of the pair, {before:.3f}, within {limit:g}."
+        after = before * (1 - G["K-composition score"])
+        which = (
+            "that LayerNorm cannot see (a shear, `x + (x · v) 1`, then a turn about the all-ones)"
         )
-        holds = bound(max(largest, G["K-composition score"]), 1e-6)
-        return {"text": text, "values": values, "holds": holds}
     text = (
-        "New stream coordinates (diagonal, entries one or ten) keep the logits, the cut's effect "
+        f"New stream coordinates {which} keep the logits, the cut's effect "
         "and the eigenvalue score ({eigen:.4f}) within {limit:g}. They take the K-score of the pair"
         " from {before:.3f} to {value:.3f}."
     )
+    values = {"eigen": eigenvalue, "limit": 1e-6, "before": before, "value": after}
     holds = all_of(bound(largest, 1e-6), atmost(after / before, 0.7))
-    return {"text": text, "values": values | {"value": after}, "holds": holds}
+    return {"text": text, "values": values, "holds": holds}

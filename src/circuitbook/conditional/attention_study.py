@@ -279,8 +279,9 @@ def claims(d: dict[str, Any]) -> list[dict]:
         if "scale held" in m["routes"]:
             linear = tuple(m["routes"]["scale held"][k] for k in ("value", "cut"))
             more = (
-                " So little of the number itself was asked, too. The scale of the norm that it "
-                "reads through is held in both. Where the scale answers, first order says {rate:.2f} and the cut {free:.2f}."
+                " Their difference was asked to be below that share of their own size too. The "
+                "scale of the norm that it reads through is held in both. Where the scale answers, "
+                "first order says {rate:.2f} and the cut {free:.2f}."
             )
         made += [
             claim(

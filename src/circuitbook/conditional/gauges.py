@@ -4,9 +4,9 @@ Head coordinates R and stream coordinates G keep every output, W_U + c 1^T every
 another order of the neurons keeps the MLP. A rotation of the hidden layer is not the same function,
 because gamma works on each neuron by itself: that is what makes the neurons' basis special.
 
-With LayerNorm the stream's coordinates are less free. G must be a rotation about the all-ones
-direction (and may stretch along it). A general invertible G is another function: it has a row of
-its own there, and is no change of coordinates.
+With LayerNorm the stream's coordinates are less free. G may turn the stream about the all-ones
+direction and add along it, x -> x + (x . v) 1 (`gauge.free_change`). An invertible G drawn at
+random is another function: it has a row of its own there, and is no change of coordinates.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from torch import Tensor
 from circuitbook.bases import (
     change_heads,
     change_hidden,
-    free_stretch,
     relative_change,
     rotation,
     shift_unembed,
@@ -26,11 +25,11 @@ from circuitbook.bases import (
 from circuitbook.conditional.operators import forward, of_stream
 from circuitbook.conditional.shares import all_shares
 from circuitbook.conditional.spots import Spots, read_by_mlp
-from circuitbook.gauge import invertible
+from circuitbook.gauge import free_change, invertible
 from circuitbook.model import Transformer
 from circuitbook.stream import read_through
 
-GENERAL = "any invertible G"  # the row that LayerNorm models have besides
+GENERAL = "invertible G, not free"  # the row that LayerNorm models have besides
 
 QUANTITIES = (
     "logits", "probabilities", "forward share", "Jacobian share", "effect",
@@ -62,7 +61,7 @@ def survival(model: Transformer, spots: Spots, seed: int = 0) -> dict[str, dict[
     """
     generator, cfg = torch.Generator().manual_seed(seed), model.cfg
     R = invertible(cfg.d_head, cfg.d_head, generator=generator)
-    G = free_stretch(model, generator)
+    G = free_change(model, generator)
     c = torch.randn(cfg.d_model, generator=generator, dtype=torch.float64) * model.W_U.std()
     order = torch.eye(cfg.d_mlp, dtype=torch.float64)[
         torch.randperm(cfg.d_mlp, generator=generator)

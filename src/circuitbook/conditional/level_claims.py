@@ -91,9 +91,9 @@ def survival_claims(d: Data) -> list[dict]:
             "coordinates of heads and stream, a shift of the unembedding and another order of the "
             "neurons."
             + with_norm(
-                " LayerNorm leaves the stream a rotation about the all-ones direction and a "
-                "stretch along it; any other invertible change is another function and moves the "
-                "logits by {other:.0%} of their largest value."
+                " LayerNorm leaves the stream turns about the all-ones direction and shears along "
+                "it, `x + (x · v) 1`; an invertible change that is not free is another function "
+                "and moves the logits by {other:.0%} of their largest value."
             ),
             label="identity",
             holds=bound(max(moves[c][q] for c in same for q in kept), 1e-8),

@@ -142,7 +142,6 @@ def survival(
 ) -> dict[str, list[int]]:
     """For five changes that keep all probabilities: 1 where one of NUMBERS survives, 0 elsewhere.
 
-    Use a float64 model; see `bases.survival` for the changes. With LayerNorm an invertible change
-    of the stream is not one of them, and `bases.predicted` says that it may move everything.
+    Use a float64 model; see `bases.survival` for the changes.
     """
     return bases.survival(model, lambda m, change: pair_numbers(m, tokens, pair, change), generator)

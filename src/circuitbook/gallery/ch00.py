@@ -34,7 +34,9 @@ def loss_by_index(r):
         {role: ([8 + 16 * i for i in range(n)], bins) for role, bins in curves.items()},
         x_label="index of the predicted token (means over 16 tokens)",
         y_label="held-out loss (nats)",
-        title=_title(r, "A second layer helps most late in the window", "Loss by place in the window"),
+        title=_title(
+            r, "A second layer helps most late in the window", "Loss by place in the window"
+        ),
         alt=f"Loss against token index for {how_many} models. In the last bin: {ends} nats.",
     )
 

@@ -324,7 +324,12 @@ def composition_ladder(r):
     ax.set_xlim(0, 1.45 * max(*got, 1.2))
     ax.set_xlabel("what the rung got, in units of what it asked (dashed: enough)")
     ax.set_ylabel("kind of evidence")
-    ax.set_title(f"Head {writer} feeds the keys of head {reader}")
+    all_pass = all(row["ok"] for row in rungs)
+    ax.set_title(
+        f"Head {writer} feeds the keys of head {reader}"
+        if all_pass or r.made_with["models"] == "course"
+        else f"Does head {writer} feed the keys of head {reader}?"
+    )
     told = "; ".join(
         f"{row['rung']} {row['got']:.2f} ({'passes' if row['ok'] else 'fails'})" for row in rungs
     )

@@ -181,6 +181,9 @@ def first_order_fails(r):
     """The answer's lead as one write is put back by degrees, and the slope at the start."""
     case = r["methods"]["cases"]["largest"]
     t, y = np.array(case["t"]), np.array(case["metric"])
+    verdict = "the slope knows nothing of the step"
+    if r.made_with["models"] == "published":
+        verdict = "slope and step"
 
     def draw(ax):
         line = y[0] + t * case["first_order"]
@@ -188,7 +191,7 @@ def first_order_fails(r):
             {"the model, run again": y, "first order at the start": line},
             x=t, x_label=f"share of head {case['node']}'s write that is put back",
             y_label=f"logit of “{case['right'].strip()}” minus “{case['wrong'].strip()}”",
-            title=f"Head {case['node']} on the worst prompt: the slope knows nothing of the step",
+            title=f"Head {case['node']} on the worst prompt: {verdict}",
             ax=ax,
         )  # fmt: skip
         ax.axhline(0, color=GREY, linewidth=0.8)

@@ -185,7 +185,7 @@ def operator_survival(r):
     """Which change of the weights moves which of this part's numbers."""
     moves = r["operators"]["survive"]
     # The last two are other functions; the second is there for models with LayerNorm.
-    changes = [c for c in moves if c not in ("neurons rotated", "any invertible G")]
+    changes = [c for c in moves if c not in ("neurons rotated", "invertible G, not free")]
     return box(
         moves,
         changes,

@@ -355,8 +355,7 @@ def four_changes(
     """change -> (model, hooks): four changes that keep every probability; R, G of condition 10.
 
     change_heads(W_Q, W_K, W_V, W_O, R) gives the four matrices in head coordinates R. With
-    LayerNorm G is a rotation about the all-ones direction: any other would change the stream's mean
-    or its length. Composition scores stand still under it.
+    LayerNorm G is a turn about the all-ones direction and a shear along it (`gauge.free_change`).
     """
     generator, cfg = torch.Generator().manual_seed(0), model.cfg
     shape = (*model.W_Q.shape[:2], cfg.d_head, cfg.d_head)

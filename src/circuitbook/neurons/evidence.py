@@ -81,9 +81,9 @@ SPLIT_WITH_NORM = (
     "without the position it misses by {position:.0%}, with the scale left out by {scale:.0%}."
 )
 FREE = (
-    " G is one that LayerNorm cannot see: a rotation about the all-ones direction and a stretch "
-    "along it. Under an arbitrary invertible G no number is safe: probabilities move by "
-    "{general:.0%} of the largest."
+    " G is one that LayerNorm cannot see: a turn about the all-ones direction, then a shear, "
+    "`x + (x · v) 1`. An invertible G that is not free gives another function: probabilities move "
+    "by {general:.0%} of the largest."
 )
 
 
@@ -187,6 +187,7 @@ def silence_claims(d: Data) -> list[dict]:
     share = {name: x["explained"][0] for name, x in w.items()}
     attention = 1 - d["params"][f"gelu-2l, {paths.models()}"]["share"]
     none = "another model, without layers"
+    text = "text that is not scored" if published() else "training text"
     bare = ("zero, re-run", "mean, re-run", "zero, patterns kept", "mean, patterns kept")
     best, worst = (f(bare, key=lambda name: share[name]) for f in (max, min))
     clean = max(bare[:2], key=lambda name: share[name])
@@ -231,7 +232,7 @@ def silence_claims(d: Data) -> list[dict]:
         ),
         claim(
             "neurons.affine",
-            "Replace both MLPs by the affine maps that fit them best on training text, and run "
+            f"Replace both MLPs by the affine maps that fit them best on {text}, and run "
             "again: {share:.0%} of the loss is explained; the loss rises by {rise:.2f} ± {se:.2f} "
             "nats.",
             label="intervention",

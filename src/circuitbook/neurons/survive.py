@@ -60,12 +60,12 @@ def survival(
 ) -> dict[str, dict[str, float]]:
     """change -> number -> largest move, relative to its largest value; R, G of condition 10.
 
-    With LayerNorm G is one that the norm cannot see: see `bases.free_stretch`. Give a float64 model
+    With LayerNorm G is one that the norm cannot see: see `gauge.free_change`. Give a float64 model
     with W_U as trained. Moves below 1e-8 are rounding and said as 0.
     """
     g, cfg = torch.Generator().manual_seed(0), model.cfg
     R = gauge.invertible(cfg.d_head, cfg.d_head, generator=g)
-    G = bases.free_stretch(model, g)
+    G = gauge.free_change(model, g)
     c = torch.randn(cfg.d_model, generator=g, dtype=torch.float64) * model.W_U.std()
     drift = torch.Generator().manual_seed(1)
 
@@ -92,8 +92,8 @@ def survival(
 def any_stream(model: Transformer, tokens: Int[Tensor, "window pos"]) -> float:
     """Largest change of a last-position probability, over the largest, under an arbitrary G.
 
-    G is invertible, of condition 10. Rounding without a norm; LayerNorm sees such a G, and the
-    function is another one.
+    G is invertible, of condition 10. Rounding without a norm; with LayerNorm such a G is not free
+    (`gauge.is_free`), and the function is another one.
     """
     d, g = model.cfg.d_model, torch.Generator().manual_seed(3)
     other = gauge.change_stream(model, gauge.invertible(d, d, generator=g), free=False)

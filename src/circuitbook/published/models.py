@@ -54,6 +54,10 @@ def config_of(published: Mapping[str, Any], names: set[str]) -> Config:
             "positions in the stream; `attn-only-2l-demo`, with shortformer positions, is another "
             "model than `attn-only-2l`."
         )
+    sizes = ("n_layers", "d_model", "n_heads", "d_head", "d_mlp", "n_ctx", "d_vocab")
+    other = [f"{k}={published[k]!r}" for k in sizes if not isinstance(published.get(k, 0), int)]
+    if other:
+        raise PublishedError(f"config.json: no whole number: {', '.join(other)}")
     try:
         attn_only = published["attn_only"]
         act = "none" if attn_only else published["act_fn"]
@@ -98,9 +102,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
             raise TypeError(f"it holds a {type(state).__name__}, not named weights")
     except Exception as error:  # torch raises many kinds for a damaged or foreign file
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise PublishedError(
-            f"{path} cannot be read as weights ({said}). {disk.again()}"
-        ) from None
+        raise PublishedError(f"{path} cannot be read as weights ({said}). {disk.again()}") from None
     bad = [k for k, v in state.items() if not isinstance(v, Tensor)]
     if bad:
         raise PublishedError(
@@ -154,7 +156,7 @@ def _gpt2(place: Path, told: dict[str, Any], dtype: torch.dtype) -> Transformer:
         model = load_gpt2(place, dtype=dtype)
         _must_be("gpt2", model.cfg, bool(told.get(disk.MARK)))
     except (Gpt2Error, PublishedError) as error:
-        raise PublishedError(f"{place}: {error}. {disk.again()}") from error
+        raise PublishedError(f"{place}: {str(error).rstrip('.')}. {disk.again()}") from error
     return model
 
 

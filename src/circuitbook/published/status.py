@@ -9,7 +9,7 @@ from typing import Any
 from circuitbook.published import disk, text
 from circuitbook.published.pins import ALL, TEXT, Pin
 
-HERE = ("cached", "local")  # states in which a pin is ready to use
+HERE = ("cached", "local", "not there")  # nothing is to be fetched; the last two are local texts
 
 
 def row(pin: Pin) -> dict[str, Any]:
@@ -77,9 +77,14 @@ def lines(told: list[dict[str, Any]]) -> list[str]:
     return out
 
 
+def to_come(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of which something must be fetched."""
+    return [row for row in told if row["state"] not in HERE]
+
+
 def summary(told: list[dict[str, Any]]) -> str:
     """What the next download would be, in one line."""
-    needed = [row for row in told if row["to_fetch"]]
+    needed = to_come(told)
     if not needed:
         return "Nothing to download."
     total = sum(row["to_fetch"] for row in needed)
