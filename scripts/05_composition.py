@@ -17,7 +17,7 @@ import torch
 
 from circuitbook import compose, corpus, gallery, plots, zoo
 from circuitbook.check import check
-from circuitbook.claims import all_of, atleast, atmost, claim, close, ours, equal, show
+from circuitbook.claims import all_of, atleast, atmost, claim, close, equal, ours, show
 from circuitbook.composition import bilinear, coordinates, edges, pairs
 from circuitbook.gallery.ch05 import disagreement_rows, virtual_rows
 from circuitbook.paths import device, models, sizes

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from circuitbook import claims, paths, results, zoo
-from circuitbook.claims import atleast, claim, ours, line
+from circuitbook.claims import atleast, claim, line, ours
 
 
 @pytest.fixture

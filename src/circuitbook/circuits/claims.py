@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from circuitbook.claims import all_of, atleast, atmost, claim, ours, equal
+from circuitbook.claims import all_of, atleast, atmost, claim, equal, ours
 
 NOTHING = 0.05  # of the weakest known edge: what no other edge may reach
 MOST = 0.95
