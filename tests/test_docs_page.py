@@ -21,7 +21,7 @@ def toy_noise():
     still = row | {"moved": 0, "largest": 0.0}
     kinds = {kind: dict(row) for kind in _readme.WORDS} | {"exact": still}
     found = {"kinds": kinds, "claims": 9, "claims that changed": 1}
-    return {"conditions": {"two threads": found}, "float32 against float64": {"mean loss": 5e-7}}
+    return {"chapters": 3, "conditions": {"two threads": found}, "float32 against float64": {"mean loss": 5e-7}}
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def project(tmp_path, monkeypatch):
 def test_tables_are_filled_from_the_measurement(project):
     text = _readme.fill_page(MARKS, "page.md")
     assert "| two threads | closed form | 2 | 1 | 4e-05 | 0 |" in text
-    assert "| two threads | exact | 2 | 0 | – | 0 |" in text
+    assert "| two threads | exact | 2 | 0 | – | 0 |" in text and "From 3 chapters" in text
     assert "| two threads | claims | 9 | 1 | – | 1 |" in text
     assert _readme.fill_page(text, "page.md") == text, "filling twice changes nothing"
     noise = toy_noise()

@@ -162,7 +162,8 @@ def noise() -> str:
             )
         changed = found["claims that changed"]
         rows.append([name, "claims", f"{found['claims']:,}", str(changed), "–", str(changed)])
-    return _table(["Condition", "Kind", "Numbers", "Moved", "Largest", "Outside"], rows)
+    many = f"From {_noise()['chapters']} chapters, with small samples:\n\n"
+    return many + _table(["Condition", "Kind", "Numbers", "Moved", "Largest", "Outside"], rows)
 
 
 def formats() -> str:
