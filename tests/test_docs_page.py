@@ -21,7 +21,11 @@ def toy_noise():
     still = row | {"moved": 0, "largest": 0.0}
     kinds = {kind: dict(row) for kind in _readme.WORDS} | {"exact": still}
     found = {"kinds": kinds, "claims": 9, "claims that changed": 1}
-    return {"chapters": 3, "conditions": {"two threads": found}, "float32 against float64": {"mean loss": 5e-7}}
+    return {
+        "chapters": 3,
+        "conditions": {"two threads": found},
+        "float32 against float64": {"mean loss": 5e-7},
+    }
 
 
 @pytest.fixture
