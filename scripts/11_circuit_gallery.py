@@ -231,7 +231,7 @@ def compute(cfg):
         "course_pair": course_pair.study(two, pair, words, cfg.prompts, cfg.sets, cfg.seed),
         **gpt2_series.study(gpt2, cfg.frequent),
         "gpt2": gpt2,
-        "moves": survive.own_survival(change_head_coordinates, cfg.frequent, cfg.seed),
+        "moves": survive.box(change_head_coordinates, cfg.frequent, cfg.seed),
     }
     with paths.model_set("course"):  # the two tasks have models of their own
         d["names"] = names_study.study(quick=cfg.rehearsal)

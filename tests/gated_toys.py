@@ -31,3 +31,13 @@ def draw(*shape, seed=1, dtype=torch.float64):
 def small(act="swiglu", n_experts=0, top_k=0, dtype=torch.float64, seed=0):
     """A one-layer model with such a block."""
     return model_of(config(act, n_experts, top_k), dtype=dtype, seed=seed)
+
+
+def lasting(moves):
+    """What must stay under a block's first four changes of coordinates, and what must move."""
+    kept = ("forward share", "Jacobian share", "effect", "probabilities", "trace of B(x)")
+    for change in list(moves)[:4]:
+        assert all(moves[change][q] == 0 for q in kept), change
+    assert moves["stream coordinates G"]["operator B(x)"] > 0.1
+    assert moves["W_U + c 1ᵀ"]["forward share, raw W_U"] > 0.01
+    assert moves["neurons rotated"]["probabilities"] > 0.01

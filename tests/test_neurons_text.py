@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from neuron_hooks import falls
 from small_model import TINY, gen, model_of, tokens_of
 from test_neurons_agreement import by_pairs
 
@@ -190,20 +191,9 @@ def test_one_layer_earlier_by_hooks():
     model, tokens = model_of(MLP), tokens_of(MLP, n=6, length=12)
     neurons, doc = (2, 9, 15), torch.arange(6) // 2
     found = ablate.earlier_layer(model, tokens, doc, neurons, k=3)
-    name = "blocks.0.mlp.hook_post"
-    logits, cache = cut.run(model, tokens, names=[name])
-    post, shown = cache[name], []
-    words = tables.most_written(model, 0, 3).ids
-    for n in neurons:
-        at = post[:, :, n] > 0.1
-        at[:, 0] = False
-        if not at.any():
-            continue
-        mean = post[:, 1:, n].mean()
-        again = cut.run(model, tokens, ablate.ablation(0, n, mean))[0]
-        p, q = (x.log_softmax(-1)[..., words[n]].logsumexp(-1)[at] for x in (logits, again))
-        shown.append((p - q).mean().item())
-    assert [b for _, b in found["by neuron"]] == pytest.approx(shown, abs=1e-9)
+    shown = falls(model, tokens, neurons, tables.most_written(model, 0, 3).ids)
+    for mine, want in zip(found["by neuron"], shown, strict=True):
+        assert mine == pytest.approx(want, abs=1e-9)  # direct, total
     assert any(abs(a - b) > 1e-3 for a, b in found["by neuron"])  # direct is not total
 
 

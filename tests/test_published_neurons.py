@@ -4,6 +4,7 @@ import numpy as np
 import own_peak
 import pytest
 import torch
+from neuron_hooks import falls
 from small_model import gen, model_of
 
 from circuitbook import bases, cut, fold, paths
@@ -249,20 +250,7 @@ def test_one_layer_earlier_by_hooks():
     model, tokens = folded(TWO), tokens_of(6)
     neurons, doc = (2, 9, 15), torch.arange(6) // 2
     found = ablate.earlier_layer(model, tokens, doc, neurons, k=3)
-    name = "blocks.0.mlp.hook_post"
-    logits, cache = cut.run(model, tokens, names=[name])
-    post, shown = cache[name], []
-    words = tables.most_written(model, 0, 3).ids
-    for n in neurons:
-        at = post[:, :, n] > 0.1
-        at[:, 0] = False
-        mean = post[:, 1:, n].mean()
-        push = (post[..., n] - mean)[..., None] * model.blocks[0].mlp.W_out[n]
-        gone = cut.Cut((("blocks.1.hook_resid_post", lambda x, hook, push=push: x - push),))
-        changes = ablate.ablation(0, n, mean), gone
-        runs = [logits, *(cut.run(model, tokens, change)[0] for change in changes)]
-        p, q, r = (x.log_softmax(-1)[..., words[n]].logsumexp(-1)[at] for x in runs)
-        shown.append([(p - r).mean().item(), (p - q).mean().item()])
+    shown = falls(model, tokens, neurons, tables.most_written(model, 0, 3).ids)
     for mine, want in zip(found["by neuron"], shown, strict=True):
         assert mine == pytest.approx(want, abs=1e-9)  # direct, total
     fewer = ablate.earlier_layer(model, tokens, doc, neurons, k=3, most=120 * 8)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from circuitbook import gauge, paths, spine, zoo
+from circuitbook import spine, zoo
 from circuitbook.circuits import ablation
 from circuitbook.circuits.course_pair import Asked, prompts
 from circuitbook.circuits.direct import attribute
@@ -16,7 +16,7 @@ from circuitbook.circuits.nodes import Node, masks, node_name, nodes_of
 from circuitbook.circuits.patching import path_patch
 from circuitbook.curves import Bench
 from circuitbook.cut import Cut
-from circuitbook.induction.circuit import four_changes, under
+from circuitbook.induction.circuit import moved, under
 from circuitbook.model import Transformer
 
 
@@ -66,27 +66,16 @@ def survival(
     pair: tuple[Node, Node],
     change_heads: Callable[..., tuple[Tensor, ...]],
 ) -> dict[str, dict[str, float]]:
-    """change -> quantity -> largest movement, relative to the largest value, for `four_changes`.
-
-    Use a float64 model with W_U as trained, or nothing can be told from rounding.
-    """
-    old = numbers(model, asked, pair)
-    return {
-        name: gauge.movement(old, numbers(new, asked, pair, shift))
-        for name, (new, shift) in four_changes(model, change_heads).items()
-    }
+    """`moved` for what is said of a circuit on prompts."""
+    return moved(lambda new, shift: numbers(new, asked, pair, shift), model, change_heads)
 
 
-def own_survival(
+def box(
     change_heads: Callable[..., tuple[Tensor, ...]], frequent: int, seed: int
 ) -> dict[str, dict[str, float]]:
-    """`survival` of the course's two-layer model on eight prompts; rounding (1e-8) counts as 0.
-
-    Always the course's model: with LayerNorm most changes of the stream change the function.
-    """
-    with paths.model_set("course"):
-        words, gen = Bench.frequent(frequent), torch.Generator().manual_seed(seed)
-        exact = zoo.load("attn-only-2l", dtype=torch.float64, center=False, device="cpu")
-        pair = spine.heads_pair(zoo.load("attn-only-2l"))
-        moves = survival(exact, prompts(words, 8, gen), pair, change_heads)
+    """`survival` of the pair of `attn-only-2l` on eight prompts; rounding (1e-8) counts as 0."""
+    words, gen = Bench.frequent(frequent), torch.Generator().manual_seed(seed)
+    exact = zoo.load("attn-only-2l", dtype=torch.float64, center=False, device="cpu")
+    pair = spine.heads_pair(zoo.load("attn-only-2l"))
+    moves = survival(exact, prompts(words, 8, gen), pair, change_heads)
     return {k: {q: m if m > 1e-8 else 0.0 for q, m in row.items()} for k, row in moves.items()}

@@ -371,18 +371,28 @@ def four_changes(
     }
 
 
+def moved(
+    numbers: Callable[[Transformer, Cut | None], dict[str, Tensor]],
+    model: Transformer,
+    change_heads: Callable[..., tuple[Tensor, ...]],
+) -> dict[str, dict[str, float]]:
+    """change -> quantity -> largest movement, relative to the largest value, for `four_changes`.
+
+    numbers(model, cut) gives the quantities. Use a float64 model with W_U as trained, or nothing
+    can be told from rounding.
+    """
+    old = numbers(model, None)
+    return {
+        name: gauge.movement(old, numbers(new, shift))
+        for name, (new, shift) in four_changes(model, change_heads).items()
+    }
+
+
 def survival(
     model: Transformer,
     batch: RepeatedBatch,
     pair: tuple[Head, Head],
     change_heads: Callable[..., tuple[Tensor, ...]],
 ) -> dict[str, dict[str, float]]:
-    """change -> quantity -> largest movement, relative to the largest value, for `four_changes`.
-
-    Use a float64 model with W_U as trained, or nothing can be told from rounding.
-    """
-    old = pair_numbers(model, batch, pair)
-    return {
-        name: gauge.movement(old, pair_numbers(new, batch, pair, shift))
-        for name, (new, shift) in four_changes(model, change_heads).items()
-    }
+    """`moved` for what is said of the pair on a batch of repeats."""
+    return moved(lambda new, shift: pair_numbers(new, batch, pair, shift), model, change_heads)
