@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from stand_in_hub import tiny_texts
 
-from circuitbook import corpus, results, spine, tokenizer, zoo
+from circuitbook import corpus, fold, results, spine, tokenizer, zoo
 from circuitbook.published import disk, fetch, models, pins, text, tokens
 from circuitbook.published.fetch import PublishedError
 from circuitbook.published.pins import ALL, MODELS, TEXT, TOKENIZER
@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 import stand_in
 
 SMALL = [role for role in MODELS if role != "gpt2"]
+ROLES = list(MODELS)
 PROMPT = spine.TEMPLATE.format(title="Aunt", name="Sally")
 
 
@@ -75,6 +76,22 @@ def test_a_published_model_is_its_file_without_the_buffers(cache, role):
     assert model.cfg.attn_bias and model.cfg.unembed_bias
     assert ("blocks.0.mlp.W_in" in ours) == role.startswith("gelu")
     assert results._random  # its config.json says: random weights
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_gives_the_weights_that_transformer_lens_would(cache, role):
+    """No logit sees whether writing weights are centred; composition scores do."""
+    wanted, loaded = fold.process(models.raw(role)), zoo.load(role, device="cpu")
+    assert loaded.processing == wanted.processing and len(loaded.processing) == 4
+    ours, theirs = loaded.state_dict(), wanted.state_dict()
+    assert set(ours) == set(theirs)
+    for name, value in theirs.items():
+        assert (ours[name] - value).abs().max() <= 1e-6 * max(1.0, value.abs().max()), name
+    for block in loaded.blocks:
+        assert block.attn.W_O.mean(-1).abs().max() < 1e-6
+    raw_U = zoo.load(role, device="cpu", center=False).state_dict()
+    assert raw_U["unembed.W_U"].mean(-1).abs().max() > 1e-4
+    assert all(torch.equal(raw_U[n], ours[n]) for n in ours if not n.startswith("unembed"))
 
 
 @pytest.mark.parametrize("role", [*SMALL, "gpt2"])
