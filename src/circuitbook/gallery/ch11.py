@@ -22,7 +22,7 @@ def planted_nodes(r):
 
 @plots.figure
 def circuit_paths(r):
-    """Paths into the course's induction head, and how many heads are enough."""
+    """Paths into the induction head, and how many heads are enough."""
     return tools11.pair_picture(r["course_pair"])
 
 
@@ -32,7 +32,7 @@ def circuit_criteria(r):
     groups, titles = {}, {}
     for key, words, found in (
         ("planted", "planted pair", r["planted"]["criteria"]),
-        ("pair", "course's pair", r["course_pair"]["criteria"]["pair"]),
+        ("pair", "the pair", r["course_pair"]["criteria"]["pair"]),
         ("grown", "grown set", r["course_pair"]["criteria"]["grown"]),
         ("names", "names", r["names"]["tests"]),
         ("above", "years above", r["years"]["criteria"]["above"]["resample"]),
@@ -104,7 +104,7 @@ def circuit_survival(r):
         CHANGES,
         QUANTITIES,
         y_label="number about the pair",
-        about="number about the course's pair",
+        about="number about the pair of heads",
         size=(9, 4.2),
     )
 
