@@ -34,12 +34,12 @@ endif
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup text all published test lint format lab figures lessons check compare weights \
-	accept doctor clean python ready
+.PHONY: help setup text all published test lint format lab figures lessons assignments grade site \
+	test-site check compare weights accept doctor clean python ready
 
 help: ## List what this menu offers
 	@echo 'Circuitbook. Usage: make TARGET [DEVICE=auto|cpu|cuda] [MODELS=course|published] [QUICK=1]'
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s  %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo 'PYTHON=python3.12 makes the environment with that Python (3.11 or later).'
 
 setup: python ## Create the environment and install the pinned packages (minutes, once)
@@ -87,6 +87,20 @@ figures: ready ## Draw the figures again from the results; trains and downloads 
 
 lessons: ready ## Build notebooks, assignments and tables from scripts/; downloads nothing
 	@$(PY) tools/derive.py all
+
+assignments: ready ## Build the student and teacher copies of the notebooks from scripts/
+	@$(PY) tools/derive.py assignments
+
+grade: ready ## Grade a folder of submissions: make grade SUBMISSIONS=FOLDER [WRITTEN=marks.csv]
+	@$(PY) tools/grade.py
+
+site: ready ## Build the web pages in build/site from what is committed; runs nothing
+	@$(PY) tools/site.py
+
+test-site: setup ## Build the site and try it in a headless Chromium, with the network off
+	@$(BOOT) tools/environment.py browser $(VENV)
+	@$(PY) tools/site.py
+	@$(ONE_THREAD) $(PY) -m pytest site/tests $(PYTEST_ARGS)
 
 check: ready ## List every claim with its state and look for drift in what is built
 	@status=0; \

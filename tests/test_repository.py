@@ -95,7 +95,9 @@ def test_every_name_can_be_cloned_anywhere():
 
 def test_no_program_file_is_longer_than_400_lines():
     long = {}
-    for name in python_files("src/", "scripts/", "tools/", "tests/", "bench/"):
+    scripts = [name for name in files() if name.startswith("site/") and name.endswith(".js")]
+    folders = ("src/", "scripts/", "tools/", "tests/", "bench/", "site/")
+    for name in python_files(*folders) + scripts:
         lines = contents()[name].count("\n")
         if lines > 400 and not name.startswith("src/circuitbook/taught"):  # taught is generated
             long[name] = lines
@@ -201,7 +203,13 @@ def imported(name):
 
 
 @pytest.mark.parametrize(
-    "folders, extras", [(("src/", "scripts/", "tools/"), []), (("tests/", "bench/"), ["dev"])]
+    "folders, extras",
+    [
+        (("src/", "scripts/"), []),
+        (("tools/",), ["site", "teach"]),
+        (("tests/", "bench/"), ["dev", "site", "teach"]),
+        (("site/",), ["browser", "site"]),
+    ],
 )
 def test_every_imported_package_is_declared(folders, extras):
     declared = list(project()["dependencies"])
@@ -209,7 +217,9 @@ def test_every_imported_package_is_declared(folders, extras):
         declared += project()["optional-dependencies"][extra]
     declared = {normal(Requirement(line).name) for line in declared} | {"circuitbook"}
     provides = importlib.metadata.packages_distributions()
-    local = {Path(name).stem for name in python_files("tests/", "tools/", "bench/")} | {"__main__"}
+    local = {Path(name).stem for name in python_files("tests/", "tools/", "bench/", "site/")} | {
+        "__main__"
+    }
     for name in python_files(*folders):
         own = {"sae_lens"} if name == "tools/sae_lens_check.py" else set()  # its own environment
         for module in imported(name) - set(sys.stdlib_module_names) - local - own:
@@ -227,7 +237,10 @@ def test_constraints_pin_everything_exactly():
 
 
 def test_constraints_cover_what_is_declared_and_all_that_it_brings():
-    declared = project()["dependencies"] + project()["optional-dependencies"]["dev"]
+    extras = project()["optional-dependencies"]
+    declared = sum((extras[name] for name in ("dev", "site", "teach")), project()["dependencies"])
+    for line in extras["browser"]:  # installed for `make test-site` alone
+        assert normal(Requirement(line).name) in pins(), f"constraints.txt has no line for {line}"
     queue, seen, pinned = [Requirement(line) for line in declared], set(), pins()
     environment = default_environment()
     while queue:

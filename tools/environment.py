@@ -3,6 +3,7 @@
 `make setup` runs this file with whatever Python it has, so it uses the standard library alone.
 
     environment.py setup VENV    create VENV and install, or return at once when it is current
+    environment.py browser VENV  add what the site's tests drive a browser with (160 MB)
     environment.py ready VENV    fail with a clear line when VENV is missing or stale
     environment.py work          copy the student notebooks to work/, never over an existing file
     environment.py clean         delete what was built; keep the environment and the text
@@ -20,6 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 STAMP = "circuitbook-stamp"
+BROWSER_STAMP = "circuitbook-browser"
 
 
 def wanted(version):
@@ -48,10 +50,10 @@ def made_with(venv):
     return found[0] if whole and len(found) == 1 else None
 
 
-def stamped(venv):
+def stamped(venv, stamp=STAMP):
     """Return the hash written at the end of the last finished install, or None."""
     try:
-        return (venv / STAMP).read_text().strip()
+        return (venv / stamp).read_text().strip()
     except OSError:
         return None
 
@@ -86,20 +88,33 @@ def setup(venv):
     """Create the environment and install into it, unless it is current."""
     if made_with(venv) != minor():
         create(venv)
-    if stamped(venv) == wanted(minor()):
-        return
-    print("Installing the packages of constraints.txt. The first time takes minutes.", flush=True)
+    if stamped(venv) != wanted(minor()):
+        print(
+            "Installing the packages of constraints.txt. The first time takes minutes.", flush=True
+        )
+        install(venv, "dev,site,teach", STAMP)
+
+
+def browser(venv):
+    """Install what drives a browser, unless it is there already."""
+    if stamped(venv, BROWSER_STAMP) != wanted(made_with(venv)):
+        print("Installing what the site's tests need. The first time takes a minute.", flush=True)
+        install(venv, "browser", BROWSER_STAMP)
+
+
+def install(venv, extras, stamp):
+    """Install the project with some extras; leave a stamp when all of it is there."""
     command = [str(python_in(venv)), "-m", "pip", "install", "--disable-pip-version-check"]
-    command += ["-c", "constraints.txt", "-e", ".[dev]"]
+    command += ["-c", "constraints.txt", "-e", f".[{extras}]"]
     if subprocess.call(command, cwd=str(ROOT)):
         fail(
             "",
             "The install did not finish. Nothing is lost: run `make setup` again and it goes on.",
             "If the network is the trouble, the lines above name the package it could not get.",
         )
-    temporary = venv / (STAMP + ".tmp")
-    temporary.write_text(wanted(minor()) + "\n")
-    os.replace(str(temporary), str(venv / STAMP))
+    temporary = venv / (stamp + ".tmp")
+    temporary.write_text(wanted(made_with(venv)) + "\n")
+    os.replace(str(temporary), str(venv / stamp))
 
 
 def ready(venv):
@@ -140,8 +155,9 @@ def clean():
 def main(arguments):
     """Run the command named first."""
     command, rest = (arguments + [""])[0], arguments[1:]
-    if command in ("setup", "ready") and len(rest) == 1:
-        {"setup": setup, "ready": ready}[command](Path(os.path.abspath(rest[0])))
+    if command in ("setup", "browser", "ready") and len(rest) == 1:
+        steps = {"setup": setup, "browser": browser, "ready": ready}
+        steps[command](Path(os.path.abspath(rest[0])))
     elif command in ("work", "clean") and not rest:
         {"work": work, "clean": clean}[command]()
     else:

@@ -133,7 +133,7 @@ def packages() -> tuple[list[dict[str, Any]], list[dict]]:
         steps.append(step(ready.stderr.strip().split(" Run:")[0].rstrip("."), "make setup"))
     elif not all(row["same"] for row in rows):
         names = ", ".join(row["name"] for row in rows if not row["same"])
-        run = f"{sys.executable} -m pip install -c constraints.txt -e .[dev]"
+        run = f"{sys.executable} -m pip install -c constraints.txt -e '.[dev,site,teach]'"
         steps.append(step(f"not the pinned version: {names}", run))
     return rows, steps
 
