@@ -375,6 +375,10 @@ gallery.evidence_ladder(r)
 gallery.growth(r)
 
 # %% [markdown]
+# ## Your own prompts
+# To look at any text yourself, run `from circuitbook.explore import explore` and then `explore("your text")`
+# in a cell of your own. Point at a token, choose a head. No network is needed.
+#
 # ## What would change our mind
 # A control head that scores high. A pair with a high composition score whose cut does nothing.
 #

@@ -34,9 +34,7 @@ print(len(writes), "parts; they add up:", torch.allclose(sum(writes.values()), l
 
 # %% [markdown] tags=["core"]
 # ## 2 · Reading is linear (core, 10 minutes)
-# Whoever reads the stream multiplies it by a matrix. A matrix treats a sum part by part. So the logit of a token is a sum too, one number for each part.
-#
-# Which direction do we read? Softmax cannot see a constant added to all logits, so a raw logit means nothing alone. We read the *centred* logit: the token's column of `W_U` minus the mean over the vocabulary. Or we read a contrast: the right name minus the mean of the other names.
+# Whoever reads the stream multiplies it by a matrix. A matrix treats a sum part by part. So the logit of a token is a sum too, one number for each part. Which direction do we read? Softmax cannot see a constant added to all logits, so a raw logit means nothing alone. We read the *centred* logit: the token's column of `W_U` minus the mean over the vocabulary. Or we read a contrast: the right name minus the mean of the other names.
 
 
 # %% tags=["save"]
@@ -65,14 +63,11 @@ check("01.centred_contribution", centred_contribution)
 # %% [markdown] tags=["core"]
 # ## 3 · Writes can point against the stream (core, 3 minutes)
 # A write with a negative cosine takes away some of what the stream held in that direction. (The whole stream gets shorter only if $|w| < 2|x||\cos|$.) The cosine of a write $w$ with the stream $x$ it is added to tells, $w \cdot x / (|w||x|)$. Between random directions of width $d$ it is about normal with a standard deviation of $1/\sqrt d$, so it lies below $-1/\sqrt d$ for one pair in six.
-#
 # ## 4 · Direct and total effect (core, 4 minutes)
 # *Direct*: take one write out of the last stream, and change nothing else. *Total*: remove the write where it is made and run the rest again; later heads then read a poorer stream. In the last layer of an attention-only model nobody reads afterwards, so both must agree. The write is replaced by nothing (*zero*), or by its mean over the batch (*mean*), which keeps what all prompts share.
 #
 # ## 5 · Subspaces and virtual weights (core, 7 minutes)
-# A head of width 32 in a stream of 256 reads 32 dimensions and is blind to the other 224. What share of a write lies where a later head reads? For a random write: 32/256.
-#
-# The same without data: writer and reader together are one matrix `W_out @ W_in`, a *virtual weight* between two parts that never touch. Its score is its norm over the product of both norms. For random pairs the root mean square is $1/\sqrt{d}$.
+# A head of width 32 in a stream of 256 reads 32 dimensions and is blind to the other 224. What share of a write lies where a later head reads? For a random write: 32/256. The same without data: writer and reader together are one matrix `W_out @ W_in`, a *virtual weight* between two parts that never touch. Its score is its norm over the product of both norms. For random pairs the root mean square is $1/\sqrt{d}$.
 
 
 # %% tags=["save"]
@@ -168,9 +163,7 @@ for x in (noise, outlier, outlier @ Q, noise * torch.randn(2000, 1, generator=ge
 
 # %% [markdown] tags=["core"]
 # ## 8 · A model without layers is a table of word pairs (core, 8 minutes)
-# Without layers the logits are `W_E[token] @ W_U`. They depend on the current token only. So the best such model is the text's own table $p(b \mid a)$, as far as rank 256 can hold it. Its cross-entropy exceeds the table's entropy $H_2$ by exactly the mean Kullback–Leibler divergence, on the text that was counted.
-#
-# $H_2 \le$ loss then holds for *every* table, trained or not. Loss $\le H_1$, the entropy of single tokens, holds at the optimum, and for a trained model only if training came close.
+# Without layers the logits are `W_E[token] @ W_U`. They depend on the current token only. So the best such model is the text's own table $p(b \mid a)$, as far as rank 256 can hold it. Its cross-entropy exceeds the table's entropy $H_2$ by exactly the mean Kullback–Leibler divergence, on the text that was counted. $H_2 \le$ loss then holds for *every* table, trained or not. Loss $\le H_1$, the entropy of single tokens, holds at the optimum, and for a trained model only if training came close.
 
 
 # %% tags=["exercise", "core"]
@@ -386,6 +379,13 @@ show(r, "stream.survival")
 rows = r["survives"].items()
 words = {n: {k: ("moves", "stays")[v] for k, v in zip(r["numbers"], row)} for n, row in rows}
 plots.table([{"change": n} | row for n, row in words.items()])
+
+# %% [markdown] tags=["written", "core"]
+# <!-- written: 01.city_coordinate points=3 minutes=10 difficulty=2 -->
+# **In your own words.** *Coordinate 17 of the stream is large whenever the text is about cities*, says a report; *it is the city coordinate*. Then its authors publish the weights once more, in other stream coordinates: `x → x @ G`, undone at every reader. Now coordinate 17 has nothing to do with cities. Why has no prediction changed? Must `G` be a rotation? And how would you word the finding, so that it is true of both files?
+
+# %% [markdown] tags=["solution"]
+# **Model answer.** *1 point*: whoever writes has `G` on its right, whoever reads has the inverse on its left, and the two meet as `G @ G⁻¹`. So every query, key, value, pre-activation and logit is the number that it was. *1 point*: no, any invertible `G` will do; nothing that the model computes depends on lengths or angles in the stream. (LayerNorm leaves fewer choices.) *1 point*: it names a writer *and* a reader, not a place in a list. "What this head writes in city texts raises the centred logit of these words", or "a linear read-out of the stream tells city texts from others". *Half right*: "because a rotation keeps lengths" earns the first point only if it says where the inverse goes. "Another coordinate does it now" earns nothing for the third: the direction need not be an axis at all.
 
 # %% [markdown]
 # **What would change our mind?** A part of the stream that is not in the list. A last-layer head whose direct and total effects differ. A rotation that moves a logit. Outlier coordinates that survive a random basis.

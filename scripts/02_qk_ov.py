@@ -27,8 +27,7 @@ from circuitbook.results import bound, measured
 # %% [markdown] tags=["core"]
 # ## 1 · Four matrices are two · core, 8 minutes
 # Take a destination row $x_i$ and a source row $x_j$ of the stream. The score is $x_i W_Q\,(x_j W_K)^\top/\sqrt{d_{head}}$. Only $W_QW_K^\top$ matters, a **bilinear form**: two vectors in, one number out.
-# What moves is $x_jW_VW_O$, times the attention. Only $W_VW_O$ matters, a **map**: one vector in, one vector out.
-# Both have $d_{model}$ rows and columns, and their rank is at most $d_{head}$: everything passes through that door.
+# What moves is $x_jW_VW_O$, times the attention. Only $W_VW_O$ matters, a **map**: one vector in, one vector out. Both have $d_{model}$ rows and columns, and their rank is at most $d_{head}$: everything passes through that door.
 
 # %%
 model, words = zoo.load("attn-only-2l"), tokenizer.load()
@@ -54,8 +53,7 @@ check("02.qk_score", qk_score)
 
 # %% [markdown] tags=["core"]
 # ## 2 · Head coordinates are free · core, 6 minutes
-# The numbers inside a head are a private language. Take any invertible matrix $R$, translate on the way in and back on the way out, and nobody outside can tell. Such a freedom is called a *gauge*.
-# A number that changes with $R$ is about the language, not about the head. **Predict**: which of $\lVert W_V\rVert$, $\lVert W_VW_O\rVert$ and the attention pattern change?
+# The numbers inside a head are a private language. Take any invertible matrix $R$, translate on the way in and back on the way out, and nobody outside can tell. Such a freedom is called a *gauge*. A number that changes with $R$ is about the language, not about the head. **Predict**: which of $\lVert W_V\rVert$, $\lVert W_VW_O\rVert$ and the attention pattern change?
 
 
 # %% tags=["save", "core"]
@@ -98,8 +96,7 @@ check("02.source_writes", source_writes)
 
 # %% [markdown] tags=["extension"]
 # ## 4 · Spectra from small matrices · extension, 8 minutes
-# How many of its directions does a head use? Singular values say. For $M=LR$ with thin factors we never build $M$: two triangles of size $d_{head}$ hold all that is needed.
-# The **effective rank** is $(\sum\sigma^2)^2/\sum\sigma^4$. Ten equal singular values give ten; one giant gives one. We can also keep a few directions, drop the rest, and ask the model how much it minds.
+# How many of its directions does a head use? Singular values say. For $M=LR$ with thin factors we never build $M$: two triangles of size $d_{head}$ hold all that is needed. The **effective rank** is $(\sum\sigma^2)^2/\sum\sigma^4$. Ten equal singular values give ten; one giant gives one. We can also keep a few directions, drop the rest, and ask the model how much it minds.
 
 
 # %% tags=["save", "extension"]
@@ -127,8 +124,7 @@ def keep_directions(left, right, keep):
 
 # %% [markdown] tags=["core"]
 # ## 5 · What a head does with position alone · core, 6 minutes
-# Token tables are blind to position. In our models the positions $p_t$ are added to the inputs of queries and keys only, so each score has a part that no token can change: $p_tW_{QK}\,p_j^\top/\sqrt{d_{head}}$.
-# We read it by offset $t-j$: zero is the token itself, one is the token before.
+# Token tables are blind to position. In our models the positions $p_t$ are added to the inputs of queries and keys only, so each score has a part that no token can change: $p_tW_{QK}\,p_j^\top/\sqrt{d_{head}}$. We read it by offset $t-j$: zero is the token itself, one is the token before.
 
 
 # %% tags=["save", "core"]
@@ -139,8 +135,7 @@ def position_scores(W_Q, W_K, W_pos):
 
 # %% [markdown] tags=["core"]
 # ## 6 · Copying, from a small matrix · core, 15 minutes
-# Does a head raise the token that it looks at? The OV circuit $T=W_EW_{OV}W_U$ answers for all tokens: entry $(i,j)$ says how much reading $i$ raises $j$. A copying head has a strong diagonal.
-# The paper's shortcut is the eigenvalues of $T$. All positive means that sets of tokens raise themselves. Score $=\sum\lambda/\sum|\lambda|$, between −1 and 1.
+# Does a head raise the token that it looks at? The OV circuit $T=W_EW_{OV}W_U$ answers for all tokens: entry $(i,j)$ says how much reading $i$ raises $j$. A copying head has a strong diagonal. The paper's shortcut is the eigenvalues of $T$. All positive means that sets of tokens raise themselves. Score $=\sum\lambda/\sum|\lambda|$, between −1 and 1.
 #
 # **The trick.** $T$ has a row for each token, but $T=AB$ with thin $A=W_EW_V$ and $B=W_OW_U$. If $ABx=\lambda x$ with $\lambda\ne0$, then $BA\,(Bx)=\lambda\,(Bx)$. So the nonzero eigenvalues are those of the small matrix $BA$.
 # **The trap.** Softmax cannot see $W_U+c\mathbf 1^\top$, but the eigenvalues can. Subtract from each row of $W_U$ its mean over the vocabulary first.
@@ -313,8 +308,7 @@ gallery.control_heads(r)
 
 # %% [markdown] tags=["extension"]
 # ## 9 · How many directions does a head need? · extension, 8 minutes
-# **Predict**: what hurts the model more, heads that write nothing or heads that attend evenly? And which of the two, $W_{QK}$ or $W_{OV}$, can live with fewer directions?
-# The control: as many directions, drawn at random from the same head. Only the gap between the two curves says that the strong directions are the ones that matter.
+# **Predict**: what hurts the model more, heads that write nothing or heads that attend evenly? And which of the two, $W_{QK}$ or $W_{OV}$, can live with fewer directions? The control: as many directions, drawn at random from the same head. Only the gap between the two curves says that the strong directions are the ones that matter.
 
 # %% tags=["extension"]
 show(r, "qkov.spectra", "qkov.full_rank", "qkov.heads_needed", "qkov.strongest_beat_random")
@@ -387,12 +381,18 @@ gallery.survival_box(r)
 show(r, "qkov.head_shapes")
 gallery.head_shapes(r)
 
+# %% [markdown] tags=["written", "core"]
+# <!-- written: 02.what_a_score_says points=3 minutes=10 difficulty=2 -->
+# **In your own words.** A report prints one number for a head, an eigenvalue copying score of nearly one, and says: *this head copies the token that it looks at*. Which head of this chapter has such a score and copies no token, and how can that be? Which second number would you ask for? And why must you know whether $W_U$ was centred?
+
+# %% [markdown] tags=["solution"]
+# **Model answer.** *1 point*: the head of three topics. A positive eigenvalue says that a *direction* raises itself. A topic is a direction: to read a token raises all of its topic, and often other tokens of the topic more than this one. *1 point*: a number that asks each token, such as the share of tokens on top of their own row; or an intervention, such as the token's logit without this head. *1 point*: $W_U+c\mathbf1^\top$ changes no probability, but it does move the eigenvalues. An uncentred score may be made of something that no output shows. *Half right*: "a score is only a correlation" names no head and no mechanism. "Look at more eigenvalues" stays inside the same instrument.
+
 # %% [markdown] tags=["core"]
 # ## What would change our mind, what we left out
 # **Change our mind**: a head with a high score *and* high top-1 share whose removal does not lower the logit of what it attends to (chapter 06 removes heads); or a previous-token head that loses its pattern on shuffled text.
 # **Simplified**: no LayerNorm and no biases, so the algebra is exact here and not in most published models. Tables take the stream as a bare embedding; in layer 1 it holds other heads' writes too. Spectra also carry the optimiser's hand: Muon pushes singular values together.
 # **Read on**: Elhage et al. 2021, *A Mathematical Framework for Transformer Circuits* (QK and OV circuits, eigenvalue test); Olsson et al. 2022 (copying in induction heads, arXiv 2209.11895); Eckart and Young 1936 (nearest matrix of lower rank).
-#
 # ## The pair so far
 # We follow one pair of heads through the course. What we now know of it are *measurements*: how much position alone makes the first look one back, and how well the second's OV circuit copies. Why the second looks where it looks, we do not know yet.
 

@@ -26,8 +26,7 @@ from circuitbook.results import bound, measured
 
 # %% [markdown] tags=["core"]
 # ## 1 · Two axes, two matrices · core, 7 minutes
-# A stream is a table $X$: one row for each position, one column for each feature. A head mixes rows with its pattern $A$. It maps columns with a matrix $W$, the same at every position. The two do not get in each other's way. We write both in one symbol: $(A\otimes W)X := AXW^\top$. In our row notation $W^\top$ is `W_OV`.
-# Two such maps in a row multiply axis by axis: $(A\otimes B)(C\otimes D)=(AC)\otimes(BD)$. This is the **mixed-product rule**. It will make paths out of heads.
+# A stream is a table $X$: one row for each position, one column for each feature. A head mixes rows with its pattern $A$. It maps columns with a matrix $W$, the same at every position. The two do not get in each other's way. We write both in one symbol: $(A\otimes W)X := AXW^\top$. In our row notation $W^\top$ is `W_OV`. Two such maps in a row multiply axis by axis: $(A\otimes B)(C\otimes D)=(AC)\otimes(BD)$. This is the **mixed-product rule**. It will make paths out of heads.
 # **The trap.** A table must be flattened before one big matrix can act on it. Row after row (as torch does), the big matrix is `kron(A, W)`. Column after column it is `kron(W, A)`. Nothing warns you if you mix them up.
 
 
@@ -50,8 +49,7 @@ check("03.one_big_matrix", one_big_matrix)
 # %% [markdown] tags=["core"]
 # ## 2 · Freeze the patterns, and the model is linear · core, 5 minutes
 # A head is not linear. Its pattern depends on its input, through a product and a softmax. But run the model once, write the patterns down, and hold them. Now every head is $x\mapsto AxW_{OV}$ with a fixed $A$, and so the whole model is a linear map of its embeddings.
-# **Predict**: feed the mixture $aX+bY$ of two texts. Is the output $a f(X)+b f(Y)$? With frozen patterns? And with living ones?
-# *Frozen* always names its level. Here: patterns, nothing else. There is nothing else, because our models have no norm and these have no MLP.
+# **Predict**: feed the mixture $aX+bY$ of two texts. Is the output $a f(X)+b f(Y)$? With frozen patterns? And with living ones? *Frozen* always names its level. Here: patterns, nothing else. There is nothing else, because our models have no norm and these have no MLP.
 
 
 # %% tags=["save", "core"]
@@ -68,8 +66,7 @@ def frozen_stream(x, patterns, W_V, W_O):
 
 # %% [markdown] tags=["core"]
 # ## 3 · Multiply out · core, 8 minutes
-# Write $1$ for "pass by" and $H$ for "through some head of this layer". Two layers are $(1+H_2)(1+H_1)$. Multiply out: $1+H_1+H_2+H_2H_1$. With 8 heads a layer this is the **direct path**, 16 paths through one head, and 64 through two: 81 terms. The number of heads on a path is its **order**.
-# A path through two heads acts like a head of its own, with pattern $A_2A_1$ and map $W_{OV1}W_{OV2}$. The paper calls it a **virtual head**. Nobody trained it as one part.
+# Write $1$ for "pass by" and $H$ for "through some head of this layer". Two layers are $(1+H_2)(1+H_1)$. Multiply out: $1+H_1+H_2+H_2H_1$. With 8 heads a layer this is the **direct path**, 16 paths through one head, and 64 through two: 81 terms. The number of heads on a path is its **order**. A path through two heads acts like a head of its own, with pattern $A_2A_1$ and map $W_{OV1}W_{OV2}$. The paper calls it a **virtual head**. Nobody trained it as one part.
 # `expand.expand` gives the terms of any attention-only model, one at a time. With LayerNorm it freezes each scale. Biases, and positions when they enter the stream, are sources of their own, with paths of their own. Nothing is held that need not be: at the size of the published models, with a vocabulary of 48,262, a test keeps it under 4 GB.
 
 # %%
@@ -114,8 +111,7 @@ check("03.virtual_head", virtual_head)
 
 # %% [markdown] tags=["core"]
 # ## 4 · A term is an experiment · core, 9 minutes
-# An algebraic term can be a mere way of writing. This one is not. Take the write of head 1 away from the *value* input of head 2, and only there: a **V-cut**. Head 2 looks where it looked before. It just does not find head 1's write in what it moves. In the last layer the logits then change by exactly minus the virtual head's term. So the term says what one edge carries, as values. What the same write does for queries and keys is another story, told in section 11.
-# This is the best exercise of the chapter. Compute both sides.
+# An algebraic term can be a mere way of writing. This one is not. Take the write of head 1 away from the *value* input of head 2, and only there: a **V-cut**. Head 2 looks where it looked before. It just does not find head 1's write in what it moves. In the last layer the logits then change by exactly minus the virtual head's term. So the term says what one edge carries, as values. What the same write does for queries and keys is another story, told in section 11. This is the best exercise of the chapter. Compute both sides.
 
 
 # %% tags=["exercise", "core"]
@@ -339,8 +335,7 @@ show(r, "paths.controls", "paths.one_layer", "paths.heads_matter", "paths.virtua
 gallery.paths_by_order(r)
 
 # %% [markdown] tags=["core"]
-# A gain that depends on who is counted first belongs to nobody alone. Two heads that write the same helpful thing share one gain: the softmax pays for it once.
-# And what does the second layer buy? Compare the gap between the two models with what the virtual heads are worth: most of it lies in the paths through *one* head. There are twice as many, and those of layer 1 can look where layer 0 told them to. This number cannot tell the two apart; a one-layer model with sixteen heads would. Section 11 tests the second on our pair.
+# A gain that depends on who is counted first belongs to nobody alone. Two heads that write the same helpful thing share one gain: the softmax pays for it once. And what does the second layer buy? Compare the gap between the two models with what the virtual heads are worth: most of it lies in the paths through *one* head. There are twice as many, and those of layer 1 can look where layer 0 told them to. This number cannot tell the two apart; a one-layer model with sixteen heads would. Section 11 tests the second on our pair.
 
 # %% [markdown] tags=["extension"]
 # ### Term by term · extension, 11 minutes
@@ -375,8 +370,14 @@ show(r, "paths.freezing_sees_values", "paths.freezing_hides_reasons", "paths.pai
 gallery.paths_frozen_or_rerun(r)
 
 # %% [markdown] tags=["core"]
-# One caution. The rivals of a name are the other names with its title. A write that is the same in all their prompts cancels in the mean, so we say how far a *single* name moves.
-# The sum of paths tells what is moved, once it is settled where to look. Why a head looks there is in the pattern, and a frozen pattern answers no such question. A path with a small term can still carry the reason for everything. Whether it does here is what the last claim tests, by cutting.
+# One caution. The rivals of a name are the other names with its title. A write that is the same in all their prompts cancels in the mean, so we say how far a *single* name moves. The sum of paths tells what is moved, once it is settled where to look. Why a head looks there is in the pattern, and a frozen pattern answers no such question. A path with a small term can still carry the reason for everything. Whether it does here is what the last claim tests, by cutting.
+
+# %% [markdown] tags=["written", "core"]
+# <!-- written: 03.last_digit points=3 minutes=10 difficulty=3 -->
+# **In your own words.** *The 81 terms give the logits to the last digit. All terms that pass through the previous-token head are small. So the model could do without it.* What does the last digit prove? Which of a later head's three inputs do the terms see, and why only that one? Which experiment would decide?
+
+# %% [markdown] tags=["solution"]
+# **Model answer.** *1 point*: that algebra and code are right, for this pass and these patterns. It is an identity, and it would hold in a model with random weights too. *1 point*: the value input. Queries and keys act through the pattern, and the patterns are held. *1 point*: let the pattern answer. Take the head's write out of the later head's key (and, as a control, out of its query, and other heads' writes out of its key) and compute that pattern again; or change the title and run the model. *Half right*: "remove the head and run again" earns the third point if it says that patterns are computed anew; with patterns kept it is the same sum once more. "Many small terms may add up" is true, and is not the reason.
 
 # %% [markdown] tags=["core"]
 # ## Does it survive? · core, 4 minutes
@@ -392,7 +393,6 @@ plots.table([{"change": n} | row for n, row in words.items()])
 # **Change our mind**: a term that is not one of the 81. A V-cut whose effect is not minus its term. A title that matters with frozen patterns, or a pair that writes its word by values after all.
 # **Simplified**: no LayerNorm in the trained models. Loss counts every token alike, so a path that matters for rare words looks small here. Added alone and removed alone are two of many ways to share a gain among 80 terms; Shapley values would average over all orders. Removing a term leaves a stream the model never saw.
 # **Read on**: Elhage et al. 2021, *A Mathematical Framework for Transformer Circuits* (path expansion, virtual heads, term importance); Goldowsky-Dill et al. 2023, *Localizing Model Behavior with Path Patching* (arXiv 2304.05969); Veit et al. 2016 (residual networks as ensembles of paths).
-#
 # ## The pair so far
 # Two sentences, two labels. A *measurement* says what each path writes. An *intervention* says through which input the first head reaches the second. The expansion of the logits sees only one of the three inputs. Chapter 05 expands the scores.
 

@@ -114,8 +114,7 @@ check("04.best_triple", best_triple)
 
 # %% [markdown] tags=["core"]
 # ## 4 · What does the text say? · core, 7 minutes
-# A rule is worth something when the text obeys it. Take every place where the destination stands with the source at most 32 tokens before. How often does the output follow?
-# That rate alone means little. **The control**: the same destination in the same document, with *another source of like frequency* before it.
+# A rule is worth something when the text obeys it. Take every place where the destination stands with the source at most 32 tokens before. How often does the output follow? That rate alone means little. **The control**: the same destination in the same document, with *another source of like frequency* before it.
 # **The trap**: documents have topics. In code, `self` follows many things, and `def` stands before many things, with or without a rule. So both rates are taken *inside the same document*, and then averaged. Errors come from drawing whole documents (a bootstrap).
 
 
@@ -148,8 +147,7 @@ plots.table([{"made-up text": k} | {f"{n} {unit}": x for n, x in v.items()} for 
 
 # %% [markdown] tags=["core"]
 # ## 5 · One message, so one order · core, 7 minutes
-# A head sends *one* message per source (chapter 02). Destination $d$ receives it with weight $A(d,s)$. So the boosts of two outputs at two destinations are a table of rank one. Its determinant is zero.
-# Say it without algebra: **if the message of `keep` prefers *mind* to *bay*, it prefers *mind* at every destination.** The head can say it louder after *in* than after *at*. It cannot turn the order round. English does: *keep … in mind*, *keep … at bay*. A head that learns both must also push *keep … in bay*. The paper calls this a skip-trigram bug.
+# A head sends *one* message per source (chapter 02). Destination $d$ receives it with weight $A(d,s)$. So the boosts of two outputs at two destinations are a table of rank one. Its determinant is zero. Say it without algebra: **if the message of `keep` prefers *mind* to *bay*, it prefers *mind* at every destination.** The head can say it louder after *in* than after *at*. It cannot turn the order round. English does: *keep … in mind*, *keep … at bay*. A head that learns both must also push *keep … in bay*. The paper calls this a skip-trigram bug.
 
 
 # %% tags=["save", "core"]
@@ -328,8 +326,7 @@ plots.table(kind_table(r), digits=1)
 
 # %% [markdown] tags=["core"]
 # ## 9 · In the running model · core, 6 minutes
-# Now ask the model, not its tables. We take a real held-out context that ends in the destination, replace one earlier token by the source, and look at the predicted output. This is an **intervention**: we changed the text and ran everything again.
-# Three controls: a source of like frequency in the same place; the same source before another triple's destination; the outputs shuffled over the triples.
+# Now ask the model, not its tables. We take a real held-out context that ends in the destination, replace one earlier token by the source, and look at the predicted output. This is an **intervention**: we changed the text and ran everything again. Three controls: a source of like frequency in the same place; the same source before another triple's destination; the outputs shuffled over the triples.
 # **Predict**: which control comes nearest to the true bar? Think of what a source does at *any* destination.
 
 # %% tags=["core"]
@@ -346,8 +343,7 @@ gallery.text_by_head(r)
 
 # %% [markdown] tags=["core"]
 # ## 11 · Bugs · core, 6 minutes
-# The program of section 5, on our own model and on training text. A bug needs: all four boosts positive; a text whose order *turns round* (the first output is the commoner one after the first destination, the second after the second); an odds ratio of ten or more, so that this is no accident; and each right output at least twice as likely, in odds, with the source before (pooled over the training text: the naive comparison of section 4). The determinant is zero for *every* four tokens; that is algebra. The bug is the text's turning round. The boost tables are measured in the running model (values of all other places cut, in float64).
-# Read a square (rows are destinations): after this source, the first destination calls for the first output and the second for the second. The head knows all four tokens and raises all four cells. It is not stupid: with one message it has no other choice.
+# The program of section 5, on our own model and on training text. A bug needs: all four boosts positive; a text whose order *turns round* (the first output is the commoner one after the first destination, the second after the second); an odds ratio of ten or more, so that this is no accident; and each right output at least twice as likely, in odds, with the source before (pooled over the training text: the naive comparison of section 4). The determinant is zero for *every* four tokens; that is algebra. The bug is the text's turning round. The boost tables are measured in the running model (values of all other places cut, in float64). Read a square (rows are destinations): after this source, the first destination calls for the first output and the second for the second. The head knows all four tokens and raises all four cells. It is not stupid: with one message it has no other choice.
 # **Predict**: does the full model predict the wrong output? It has a direct path that knows the destination, and other heads.
 
 # %% tags=["core"]
@@ -357,10 +353,16 @@ gallery.bug_squares(r)
 # %% tags=["core"]
 plots.table(bug_table(r))
 
+# %% [markdown] tags=["written", "core"]
+# <!-- written: 04.three_cures points=3 minutes=10 difficulty=2 -->
+# **In your own words.** A one-layer head has learned *keep … in mind* and *keep … at bay*, so it must also push *keep … in bay*. Three cures are offered: a larger $d_{head}$, a longer training, a second head in the same layer. Which of them can help, and why? Then: the determinant of the boosts is zero for *every* four tokens. So what makes some of them a bug?
+
+# %% [markdown] tags=["solution"]
+# **Model answer.** *1 point*: a larger $d_{head}$ and more training cannot. From one source the head sends one vector, whatever its rank and its weights are, and a destination only scales it by a weight that is never negative. So the order of two outputs is the same at every destination. *1 point*: a second head can. It has a message and a pattern of its own (one head looks back from *in*, the other from *at*), and a sum of two tables of rank one may have rank two. *1 point*: the text makes it a bug. Its order turns round between the two destinations, by odds too large for an accident, while the head raises all four cells. *Half right*: "the determinant is zero" repeats the identity, which random heads fulfil as well. "A second layer" is a fair thought, but was not offered.
+
 # %% [markdown] tags=["extension"]
 # ## 12 · Copying is learning from context, of the simplest kind · extension, 10 minutes
-# A copying rule says: *a token that stood here may come again*. Nobody taught the model this text. So a copying head already learns from context. We put a random frequent word into a real context and look at its own logit.
-# Then we let the copying heads (both tests of chapter 02) write their mean instead, and look at the loss on next tokens that stood earlier in the window, and on new ones. **Predict** which loss rises more. The control: as many other heads, those with the fewest copying rules. (Seen tokens are also the frequent ones.)
+# A copying rule says: *a token that stood here may come again*. Nobody taught the model this text. So a copying head already learns from context. We put a random frequent word into a real context and look at its own logit. Then we let the copying heads (both tests of chapter 02) write their mean instead, and look at the loss on next tokens that stood earlier in the window, and on new ones. **Predict** which loss rises more. The control: as many other heads, those with the fewest copying rules. (Seen tokens are also the frequent ones.)
 
 # %% tags=["extension"]
 show(r, "trigrams.words_copied", "trigrams.copiers_in_context")
@@ -387,12 +389,10 @@ plots.table(survival_table(r))
 
 # %% [markdown] tags=["core"]
 # A list sorted by raw entries depends on two constants that no probability sees. Only the centred one belongs to the model. The zero determinant survives too: it is a statement about one source and one head, and no change of coordinates adds a second message.
-#
 # ## What would change our mind, what we left out
 # **Change our mind**: a shuffled OV that predicts held-out text as well as the true one; a bug pair whose head pushes the right way at both destinations (then it has two messages, and the algebra of chapter 02 is wrong); a rise in the running model that does not come through the named head.
 # **Simplified**: strength is a product of two table entries, not a probability. We list frequent tokens only. "Held out" text shares authors and projects with training text. Kinds are a matter of spelling. A rise of the logit is not yet a better prediction.
 # **Read on**: Elhage et al. 2021, *A Mathematical Framework for Transformer Circuits* (skip-trigrams and their bugs); Mantel and Haenszel 1959 (comparing inside strata); Efron 1979 (bootstrap).
-#
 # ## The pair so far
 # One layer has no pair: no head can tell another what it saw. What we learn here about the induction head is a *measurement* on its token tables alone: what it would copy if it looked. Which keys it really looks for, its tables cannot say; the first layer has written into them.
 

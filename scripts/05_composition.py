@@ -40,8 +40,7 @@ def both_sides_term(A_q, A_k, W, x):
 
 # %% [markdown] tags=["core"]
 # ## 2 · A hundred terms · core, 10 minutes
-# What can a second-layer query be made of? The token, the position, and the writes of eight heads: ten sources. The key has the same ten. A score is a product of two sums, so it is a sum of a hundred products.
-# Four classes sort them. *Neither* side came through a head (*direct* means token and position together), only the *query side*, only the *key side*, or *both*. The position counts as direct in every layer: these models add it to queries and keys anew.
+# What can a second-layer query be made of? The token, the position, and the writes of eight heads: ten sources. The key has the same ten. A score is a product of two sums, so it is a sum of a hundred products. Four classes sort them. *Neither* side came through a head (*direct* means token and position together), only the *query side*, only the *key side*, or *both*. The position counts as direct in every layer: these models add it to queries and keys anew.
 #
 # **Which class matters?** Not the largest. Softmax ignores whatever is equal for all keys of a query. So centre each row over the keys that the query may see, and ask how a class varies *with* the whole: $\mathrm{share}_c=\sum_i\mathrm{Cov}_j(s_c,s)\,/\sum_i\mathrm{Var}_j(s)$. The shares sum to one. A negative share works against the rest.
 
@@ -96,8 +95,7 @@ print({name: round(value, 4) for name, value in pairs.controls().items()})
 
 # %% [markdown] tags=["core"]
 # ## 4 · The erratum · core, 7 minutes
-# $XY$ and $YX$ have the same trace and the same nonzero eigenvalues. They do not have the same size. The authors of the 2021 paper once used the shortcut for eigenvalues to speed up a norm, and said so later: there was more composition in their model than one diagram showed.
-# Here is a pair small enough for paper and pencil. **Predict** both norms before you run it.
+# $XY$ and $YX$ have the same trace and the same nonzero eigenvalues. They do not have the same size. The authors of the 2021 paper once used the shortcut for eigenvalues to speed up a norm, and said so later: there was more composition in their model than one diagram showed. Here is a pair small enough for paper and pencil. **Predict** both norms before you run it.
 
 
 # %% tags=["save", "core"]
@@ -271,16 +269,14 @@ gallery.score_classes(r)
 
 # %% [markdown] tags=["core"]
 # ## 10 · All pairs · core, 6 minutes
-# **Predict**: how many of the 64 pairs stand clear of the baseline for keys? For queries?
-# Heads of one layer are not in the table. They read the stream before any of them has written, so none can feed another. The last line cuts one of them to show it.
+# **Predict**: how many of the 64 pairs stand clear of the baseline for keys? For queries? Heads of one layer are not in the table. They read the stream before any of them has written, so none can feed another. The last line cuts one of them to show it.
 
 # %% tags=["core"]
 show(r, "compose.pair_scores_high", "compose.same_layer")
 gallery.composition_tables(r)
 
 # %% [markdown] tags=["core"]
-# **The slip, on our model.** Both versions for every key edge. The rotated number is not even a property of the two heads: it moves when a head changes its private coordinates.
-# The authors' correction also found that induction heads lean on a head that looks at the last *several* tokens. So we take the first-layer head, other than the pair's, with most attention two to six tokens back, and cut it.
+# **The slip, on our model.** Both versions for every key edge. The rotated number is not even a property of the two heads: it moves when a head changes its private coordinates. The authors' correction also found that induction heads lean on a head that looks at the last *several* tokens. So we take the first-layer head, other than the pair's, with most attention two to six tokens back, and cut it.
 
 # %% tags=["core"]
 show(r, "compose.slip_on_ours", "compose.slip_has_no_gauge", "compose.wide_head_feeds_too")
@@ -296,8 +292,7 @@ gallery.carrying_directions(r)
 
 # %% [markdown] tags=["core"]
 # ## 12 · Score against effect · core, 12 minutes
-# The score never saw a text. So now the test: cut each of the 192 edges alone. Only the reader changes, so we recompute one head instead of running the model 192 times.
-# *Effect on the pattern*: half the summed change of the attention, averaged over queries. *Effect on the loss*: the rise on held-out text. A V-cut cannot move a pattern; it removes a virtual head, exactly.
+# The score never saw a text. So now the test: cut each of the 192 edges alone. Only the reader changes, so we recompute one head instead of running the model 192 times. *Effect on the pattern*: half the summed change of the attention, averaged over queries. *Effect on the loss*: the rise on held-out text. A V-cut cannot move a pattern; it removes a virtual head, exactly.
 # **Predict**: do edges with an outstanding score matter? And what rank correlation do you expect over *all* edges? These are two questions.
 
 # %% tags=["core"]
@@ -387,12 +382,17 @@ plots.table(virtual_rows(r))
 show(r, "compose.frozen_is_blind", "compose.pair_needs_the_key")
 gallery.composition_ladder(r)
 
+# %% [markdown] tags=["written", "core"]
+# <!-- written: 05.two_pairs points=3 minutes=10 difficulty=3 -->
+# **In your own words.** Pair A has the highest K-composition score of a model, and cutting its key edge changes nothing. Pair B lies at the baseline, and cutting its key edge destroys a pattern. Give one mechanism for each. Somebody says: *then print the scores in other stream coordinates, in which B is on top*. Is that allowed? What does it teach?
+
+# %% [markdown] tags=["solution"]
+# **Model answer.** *1 point* (A): what is read may be the same for all keys, and softmax does not see it; or text never uses the directions that fit; or nothing hangs on the reading head. The score never saw a text. *1 point* (B): the score divides by the size of *all* weights. What is read may be a small part of the matrix and large on text, and a sharp reader makes much of it. *1 point*: it is allowed, as every invertible $G$ keeps all outputs. So the order of the pairs was a fact about coordinates too. A sentence about *use* needs a cut, and says which edge, what stands in and what was computed again. *Half right*: "a score is not causal" without a mechanism. "Only rotations are allowed" confuses what keeps the score with what keeps the model.
+
 # %% [markdown] tags=["core"]
 # ## What would change our mind, what we left out
-# **Change our mind**: a pair with a high score in *every* training run whose cut does nothing; or an induction head that keeps its pattern without any write in its keys.
-# **Simplified**: two layers, no LayerNorm, no MLP between the heads, so a direct edge is the only edge. Cuts are to zero; chapter 06 uses others. Edges were cut one by one: two that back each other up would both look idle.
+# **Change our mind**: a pair with a high score in *every* training run whose cut does nothing; or an induction head that keeps its pattern without any write in its keys. **Simplified**: two layers, no LayerNorm, no MLP between the heads, so a direct edge is the only edge. Cuts are to zero; chapter 06 uses others. Edges were cut one by one: two that back each other up would both look idle.
 # **Read on**: Elhage et al. 2021, *A Mathematical Framework for Transformer Circuits* (composition, and the later note on the norm); Olsson et al. 2022 (arXiv 2209.11895); Wang et al. 2022, *Interpretability in the Wild* (cutting edges, arXiv 2211.00593).
-#
 # ## The pair so far
 # A score is a *measurement* in borrowed coordinates. The sum of a hundred terms is an *identity*. That the second head looks where it looks because of what the first wrote into its keys is an *intervention*, and it is what we now know.
 

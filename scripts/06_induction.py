@@ -19,6 +19,7 @@ from circuitbook import corpus, curves, gallery, plots, probe, spine, zoo
 from circuitbook.check import check
 from circuitbook.claims import show
 from circuitbook.cut import cut_path
+from circuitbook.gallery import drawn
 from circuitbook.gallery.tables06 import evidence_rows, protocol_rows, removal_rows, survival_rows
 from circuitbook.induction import circuit, handbuilt, public, repeats, trial
 from circuitbook.paths import sizes
@@ -27,8 +28,7 @@ from circuitbook.taught import change_head_coordinates
 
 # %% [markdown] tags=["core"]
 # ## 1 · What a repeat asks for · core, 6 minutes
-# We draw a block of frequent words, all different, and repeat it. Filler stands between the copies. In the second copy, the text itself foretells each next token.
-# A head that does this must look at one key: *the token after an earlier copy of the current token*. The current token stands at $t$. An earlier copy stands at $j-1$. The key is $j$, and $j<t$.
+# We draw a block of frequent words, all different, and repeat it. Filler stands between the copies. In the second copy, the text itself foretells each next token. A head that does this must look at one key: *the token after an earlier copy of the current token*. The current token stands at $t$. An earlier copy stands at $j-1$. The key is $j$, and $j<t$.
 # **Prefix matching** is the attention that lands on such keys, averaged over the queries that have one.
 
 
@@ -74,6 +74,9 @@ def fooling_pattern(period, copies):
 
 # %%
 check("06.fooling_pattern", fooling_pattern)
+
+# %% tags=["draw", "core"]
+drawn.attention(fooling_pattern(4, 3), 4)
 
 # %% [markdown] tags=["core"]
 # The score was not wrong. The *text* let position stand for content. So the text must change: give every copy another distance. Write a measurement that such a head cannot pass. You get a head as a function from tokens to its pattern.
@@ -290,8 +293,7 @@ gallery.resting_pattern(r)
 
 # %% [markdown] tags=["core"]
 # ## 9 · From the weights · core, 6 minutes
-# **Predict**: through how many of the eight first-layer heads will the table have a strong diagonal? A share belongs to a fixed number of columns: more words, more rivals.
-# In the corner plot each point is a pair (first-layer head, second-layer head). Across: does the second copy? Up: does it match what the first moved? An induction circuit needs both.
+# **Predict**: through how many of the eight first-layer heads will the table have a strong diagonal? A share belongs to a fixed number of columns: more words, more rivals. In the corner plot each point is a pair (first-layer head, second-layer head). Across: does the second copy? Up: does it match what the first moved? An induction circuit needs both.
 
 # %% tags=["core"]
 show(r, "induction.virtual_diagonal", "induction.corner")
@@ -308,13 +310,19 @@ gallery.edge_cuts(r)
 # %% [markdown] tags=["core"]
 # A head that costs something and is not *the* previous-token head may be a smaller one of its kind: its own previous-token score is in the sentence. So "the" pair is a matter of degree.
 # The value cut leaves the pattern alone. If it costs loss all the same, then what the first head wrote rides along to the output: chapter 03's virtual head. Parts of a cut do not add up: if the whole write costs less than this one part of it, its other parts work against the word.
-#
 # ### What the previous-token pattern hides
 # Look at the first head's pattern and you would call it dull. **Predict**: remove it, but keep all patterns as they were. How much of the damage stays?
 
 # %% tags=["core"]
 show(r, "induction.acts_through_patterns", "induction.alone")
 plots.table(removal_rows(r))
+
+# %% [markdown] tags=["written", "core"]
+# <!-- written: 06.value_cut points=3 minutes=10 difficulty=2 -->
+# **In your own words.** *We cut the previous-token head's write out of the induction head's values. The pattern did not move at all. So the two heads do not work together.* What has this experiment shown? Which cut was needed, and what must be computed again after it? Name two controls that belong beside it.
+
+# %% [markdown] tags=["solution"]
+# **Model answer.** *1 point*: that the code is right, and nothing about the model. A pattern is made of queries and keys, so this cut cannot move it in any model. *1 point*: the key cut. Take the write out of what this head's keys read, leave the stream as it is for everyone else, and compute scores, mask and softmax again. *1 point*, for two of these: the same write out of the query; other heads' writes out of the key; the mean, or another text's write, in place of zero; repeats with a jittered gap, so that no fixed offset passes. *Half right*: "look at the loss": a value cut may cost loss, but that speaks of what is copied and not of the match. "Remove the whole head": then something of it is needed, nobody knows through which input.
 
 # %% [markdown] tags=["core"]
 # ## 11 · Do they carry in-context learning? · core, 6 minutes
@@ -383,7 +391,6 @@ plots.table(evidence_rows(r))
 # **Change our mind**: a model with a strong diagonal and no loss from the key cut; a head with a fixed offset that passes the jittered protocol; random heads that carry as much in-context learning.
 # **Simplified**: no LayerNorm, two layers, narrow text, few seeds. A zero cut makes a stream that the model never saw, so mean and resample stand beside it. Cuts are of direct edges. Other heads may take over within the same run (chapter 11). In-context learning is one number here; it has other sources too.
 # **Read on**: Elhage et al. 2021, *A Mathematical Framework for Transformer Circuits* (induction heads, pointer arithmetic); Olsson et al. 2022, *In-context Learning and Induction Heads* (arXiv 2209.11895); Kobayashi et al. 2020, *Attention is Not Only a Weight* (arXiv 2004.10102).
-#
 # ## The pair so far
 # In chapter 00 the pair was two scores. Now the edge between them is proven, in these models, by *intervention*: cut the previous-token head's write out of the induction head's key, and the match goes; cut it out of the query, and the match stays. What it carries of in-context learning is the third line. Each line says whether it holds. Why larger models have such heads we have not shown.
 

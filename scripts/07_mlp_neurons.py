@@ -25,8 +25,7 @@ from circuitbook.stream import head_name
 
 # %% [markdown] tags=["core"]
 # ## 1 · Two thirds of what? · core, 4 minutes
-# The paper says that MLPs hold two thirds of a standard transformer. Count. An attention layer has four matrices of size $d\times d$. An MLP with $4d$ neurons has two of size $d\times4d$. That makes $4d^2$ against $8d^2$.
-# Then come the biases: one number for each output coordinate. A configuration says all of it. You need no weights.
+# The paper says that MLPs hold two thirds of a standard transformer. Count. An attention layer has four matrices of size $d\times d$. An MLP with $4d$ neurons has two of size $d\times4d$. That makes $4d^2$ against $8d^2$. Then come the biases: one number for each output coordinate. A configuration says all of it. You need no weights.
 
 
 # %% tags=["exercise", "core"]
@@ -48,8 +47,7 @@ check("07.parameter_counts", parameter_counts)
 
 # %% [markdown] tags=["core"]
 # ## 2 · The bend · core, 4 minutes
-# Two paths bring $+1$ and $-1$ to a neuron. Together they bring nothing, so the neuron says $\phi(0)=0$. One by one, and added, they give something else. **Predict** $\phi(1)+\phi(-1)$ for GELU. (For any $z$ it holds that $\phi(z)-\phi(-z)=z$.)
-# So an MLP has no path terms. What one path does depends on all others. One split remains exact, and it is not over *inputs* but over *neurons*:
+# Two paths bring $+1$ and $-1$ to a neuron. Together they bring nothing, so the neuron says $\phi(0)=0$. One by one, and added, they give something else. **Predict** $\phi(1)+\phi(-1)$ for GELU. (For any $z$ it holds that $\phi(z)-\phi(-z)=z$.) So an MLP has no path terms. What one path does depends on all others. One split remains exact, and it is not over *inputs* but over *neurons*:
 # $$M(x)=\sum_i\phi(x\cdot k_i+b_i)\,v_i+b_{out}$$
 # Read it as a memory of keys and values: the stream is compared with each key, and each value is written as strongly as its key fits.
 
@@ -160,8 +158,7 @@ DRAWN = (116, 764, 589, 540, 49, 225, 518, 796, 487, 564, 279, 484, 733, 871)
 # %% [markdown] tags=["core"]
 # ## 7 · Learning from the context · core, 5 minutes
 # The second half of this chapter asks what depth buys. Let $\ell_k$ be the loss of predicting the $k$-th token after BOS. The **in-context learning score** is $\ell_{500}-\ell_{50}$: how much better the model guesses late in a text than early. Negative is better. By hand: losses 5, 4, 6 at token 50 and 4.5, 3.2, 5.8 at token 500 give $-0.5$ nats.
-# One token is noisy, so take means over 20 tokens, 491 to 510 and 41 to 60: the **broad** score. Windows must lie inside *one* document, or token 500 knows nothing of token 50. Windows of one document are no independent draws, so errors are clustered by document. And two models read the same windows, so compare them window by window.
-# How many windows would you need to tell two models apart? An error falls as $1/\sqrt n$.
+# One token is noisy, so take means over 20 tokens, 491 to 510 and 41 to 60: the **broad** score. Windows must lie inside *one* document, or token 500 knows nothing of token 50. Windows of one document are no independent draws, so errors are clustered by document. And two models read the same windows, so compare them window by window. How many windows would you need to tell two models apart? An error falls as $1/\sqrt n$.
 
 
 # %% tags=["exercise", "core"]
@@ -316,7 +313,6 @@ plots.table(context_rows(r))
 
 # %% [markdown] tags=["core"]
 # The series' two neurons have their places here: one fires on words in capitals and writes words in capitals; the other writes days of the week and fires on unrelated words. A neat list of *written* words does not tell where a neuron fires. Low agreement goes with firing often (figure above), so read "most mixed" beside the random directions at its rate. In this model the cleanest neurons are detectors of one token, or of a piece of a word.
-#
 # ## 15 · Does it do what it claims? · core, 3 minutes
 # Each neuron claims ten words, those that it raises most. Hold it at its mean where it fires, and the ten together lose logit. **Careful**: in the last layer that is algebra. That they also lose *probability* is nearly certain: we took the words that it raises most. What is open: how often one of them comes next, and whether the model guesses worse without the neuron.
 # Controls at the same positions: the words of a partner neuron that fires as often; words as frequent; the partner held at its mean instead; the partner's write made as long as the neuron's own. **Predict** the order. A negative fall is a gain: what some words lose, others receive.
@@ -324,6 +320,13 @@ plots.table(context_rows(r))
 # %% tags=["core"]
 show(r, "neurons.logit_is_algebra", "neurons.words_fall", "neurons.writes_before_its_words", "neurons.loss_where_it_fires")  # fmt: skip
 gallery.words_without_neuron(r)
+
+# %% [markdown] tags=["written", "core"]
+# <!-- written: 07.clean_list points=3 minutes=10 difficulty=2 -->
+# **In your own words.** *The ten strongest contexts of a neuron all hold the same word. So the neuron means that word, and it makes the model predict what comes next.* Name two ways in which such a list can arise although the sentence is wrong, each with the control that would have told. And what does the list say about the second half of the sentence?
+
+# %% [markdown] tags=["solution"]
+# **Model answer.** *1 point each*, for two of these with their control: the strongest firings are the end of a long tail, and the many weaker ones are mixed (take all firings, drawn by strength); somebody searched for a neat neuron (draw before looking, show all); all contexts are from one document (one context per document); firing itself selects, so any direction's strongest contexts are alike (random directions that fire as often). *1 point*: it says nothing. A list of contexts tells where a neuron fires. What it does needs an ablation, read in probability or loss, with a partner neuron at the same places; in the last layer a fall of the logit is mere algebra. *Half right*: "ten are too few" names no mechanism. "Ablate it" needs to say what is read, or beside what.
 
 # %% [markdown] tags=["extension"]
 # ### One layer earlier · extension, 2 minutes
@@ -390,7 +393,6 @@ gallery.pair_and_mlp(r)
 # **Change our mind**: a share of neurons above the random directions that is no larger than chance (that control is run above); a control word that falls as the neuron's own; a one-layer model that gains with the index as much as a two-layer one.
 # **Simplified**: one small model, narrow text, two seeds at most. Agreement compares streams, so a neuron for a wide class looks mixed. Partners are matched by firing rate alone. Ablation to the mean makes streams that the model never saw. Late and early tokens differ in more than the context. The numbers of the series' own models wait for a run with the published weights.
 # **Read on**: Elhage et al. 2021, *A Mathematical Framework for Transformer Circuits* (MLP layers, where does this leave us); Olsson et al. 2022, *In-context Learning and Induction Heads* (arXiv 2209.11895); Geva et al. 2021, *Transformer Feed-Forward Layers Are Key-Value Memories* (arXiv 2012.14913); Elhage et al. 2022, *Softmax Linear Units*. Why neurons are mixed is the subject of chapter 08.
-#
 # ## The pair so far
 # With an MLP between them the pair still matches through its direct edge (chapter 06). New is who listens in: the MLP between them reads the first head too, and without that edge the model guesses worse. The labels say what is a measurement and what an intervention.
 

@@ -18,6 +18,7 @@ import torch
 from circuitbook import curves, gallery, plots, spine, zoo
 from circuitbook.check import check
 from circuitbook.claims import all_of, atleast, atmost, between, claim, close, equal, ours, show
+from circuitbook.gallery import drawn
 from circuitbook.gallery.tables08 import toy_survival_rows
 from circuitbook.paths import quick
 from circuitbook.results import bound, measured
@@ -25,8 +26,7 @@ from circuitbook.superposition import closed_forms, geometry, messages, record, 
 
 # %% [markdown] tags=["core"]
 # ## 1 · Two features in one number · core, 5 minutes
-# The toy squeezes $n$ features into $m$ numbers and reads them back with the same matrix: $x'=\mathrm{ReLU}(W^\top Wx+b)$. Put two features into one number, in opposite directions: $W=[1,\,-1]$, $b=0$.
-# **Predict** what comes back for the inputs $(0.7,0)$, $(0,0.4)$ and $(0.7,0.4)$. And what would come back without the ReLU?
+# The toy squeezes $n$ features into $m$ numbers and reads them back with the same matrix: $x'=\mathrm{ReLU}(W^\top Wx+b)$. Put two features into one number, in opposite directions: $W=[1,\,-1]$, $b=0$. **Predict** what comes back for the inputs $(0.7,0)$, $(0,0.4)$ and $(0.7,0.4)$. And what would come back without the ReLU?
 
 
 # %% tags=["save", "core"]
@@ -62,10 +62,7 @@ check("08.toy_loss", toy_loss)
 
 # %% [markdown] tags=["core"]
 # ## 2 · When does sharing pay? · core, 7 minutes
-# Two features, one number, importances $1$ and $r\le1$. Compare two plans that you can work out on paper.
-# *First alone*: $W=[1,\,0]$. The second feature is given up, and its bias answers with the best constant, its mean. You need $E\,x=p/2$ and $E\,x^2=p/3$.
-# *Opposite pair*: $W=[1,\,-1]$, $b=0$. Look at section 1: what is the error of each feature when both are on? For two uniform numbers $E\min^2=1/6$.
-# **Derive** both losses. Set them equal and solve for $p$. You should find $p^*=4r/(2+5r)$: below it the pair is better. At equal importance that is four sevenths.
+# Two features, one number, importances $1$ and $r\le1$. Compare two plans that you can work out on paper. *First alone*: $W=[1,\,0]$. The second feature is given up, and its bias answers with the best constant, its mean. You need $E\,x=p/2$ and $E\,x^2=p/3$. *Opposite pair*: $W=[1,\,-1]$, $b=0$. Look at section 1: what is the error of each feature when both are on? For two uniform numbers $E\min^2=1/6$. **Derive** both losses. Set them equal and solve for $p$. You should find $p^*=4r/(2+5r)$: below it the pair is better. At equal importance that is four sevenths.
 
 
 # %% tags=["exercise", "core"]
@@ -87,8 +84,7 @@ check("08.two_plans", two_plans)
 
 # %% [markdown] tags=["core"]
 # ## 3 · A share of a dimension · core, 7 minutes
-# How much room does a feature get? $D_i=\dfrac{|W_i|^2}{\sum_j(\hat W_i\cdot W_j)^2}$, with $\hat W_i=W_i/|W_i|$. The numerator is the feature's own part along its direction, the denominator all that is written along it. An orthogonal feature has one dimension. Two opposite ones have a half each.
-# **Predict** $D$ for a triangle, a pentagon and a tetrahedron. What must the sum over all features be, at most?
+# How much room does a feature get? $D_i=\dfrac{|W_i|^2}{\sum_j(\hat W_i\cdot W_j)^2}$, with $\hat W_i=W_i/|W_i|$. The numerator is the feature's own part along its direction, the denominator all that is written along it. An orthogonal feature has one dimension. Two opposite ones have a half each. **Predict** $D$ for a triangle, a pentagon and a tetrahedron. What must the sum over all features be, at most?
 
 
 # %% tags=["exercise", "core"]
@@ -104,6 +100,9 @@ def feature_dimensionality(W):
 
 # %%
 check("08.feature_dimensionality", feature_dimensionality)
+
+# %% tags=["draw", "core"]
+drawn.shares(drawn.TOY, feature_dimensionality(torch.tensor(drawn.TOY)))
 
 # %% [markdown] tags=["core"]
 # **Derive the bound yourself**, on paper. Write $M=WW^\top$ and let $M^+$ be its pseudo-inverse. The *leverage* of feature $i$ is $\ell_i=W_i^\top M^+W_i$. Show that $D_i\le\ell_i$. Hint: Cauchy and Schwarz, for the two vectors $M^{1/2}W_i$ and $(M^+)^{1/2}W_i$. What is their product, and what are their lengths? Then: what do leverages sum to, and when is $D_i=\ell_i$? The answer stands below.
@@ -134,7 +133,6 @@ print("dust is stored:", geometry.represented(dust).tolist())
 
 # %% [markdown] tags=["core"]
 # So $D$ is always read beside the length. As in the series, a feature counts as stored when $|W_i|>0.5$.
-#
 # ## 4 · An overcomplete set is not a basis · core, 5 minutes
 # In a basis every vector has one set of coordinates. Five directions in a plane are no basis. Take the pentagon. Turn on features 2 and 5, both at one. They stand 72° to the left and to the right of feature 1, so their sum points along feature 1. Its length is $2\cos72°\approx0.618$. **Predict**: which input with a *single* feature on has the same $h$? Could any decoder tell the two apart? (An input that would explain $h$ is called a *code* of it. Here are two.)
 
@@ -288,8 +286,7 @@ show(r, "superposition.two_in_one", "superposition.dense_keeps_two", "superposit
 gallery.five_in_two(r)
 
 # %% [markdown] tags=["core"]
-# The closed forms say what a plan costs that we could write down. Dense and linear toys meet theirs. (A linear model can do nothing that principal axes cannot.) The two opposite pairs do a little better than ours; section 8 says why.
-# **Best of three is a choice.** Here are all starts. **Predict** how many of them find the pentagon.
+# The closed forms say what a plan costs that we could write down. Dense and linear toys meet theirs. (A linear model can do nothing that principal axes cannot.) The two opposite pairs do a little better than ours; section 8 says why. **Best of three is a choice.** Here are all starts. **Predict** how many of them find the pentagon.
 
 # %% tags=["core"]
 show(r, "superposition.pentagon_rate", "superposition.best_hides_the_rest", "superposition.batch_is_alone")
@@ -305,7 +302,6 @@ gallery.echoes(r)
 
 # %% [markdown] tags=["core"]
 # Where neighbours leave positive echoes, the bias is negative: a filter. The cut alone is unfair, because the lengths were trained to live with the bias; so they may shrink before we read again. In opposite pairs the ReLU already cuts the echo. There the bias is slightly positive: features that are on come back too low when partners meet, and it gives a little back.
-#
 # ## 9 · The border, trained · core, 3 minutes
 # Your formula against trained toys, for forty values of $p$ and ten ratios of importance. There is no sampling here: two features are few enough for a weighted sum over a grid. **Predict** on which side of the curve the trained border lies. What may a trained pair use that yours does without? And is there a third plan, between the two? (At $p=r=1$ every split of the length costs the same; that cell is left blank.)
 
@@ -347,7 +343,6 @@ gallery.forty_in_ten(r)
 
 # %% [markdown] tags=["core"]
 # A hidden unit is worth no more than an axis of a random basis; in the toy shown, less. The reason is in the last sentence above: every feature has a quarter of a dimension, and $WW^\top$ is nearly a multiple of one. Then all directions of $h$ have nearly the same variance, and principal axes are as arbitrary as any. That is what "polysemantic" means here. Nothing is wrong with the features. We look along the wrong axes.
-#
 # ## 12 · What can be read back? · core, 3 minutes
 # Ten numbers, forty candidates, $k$ of them on, with values from 0.2 to 1. Three readers try: the toy's own read-out (on: above 0.1), a greedy search that is told $k$, and the shortest non-negative code (on: above 0.05). Right means: exactly the right features. **Predict** at which $k$ each fails half of the time. (When the shortest code is wrong, the search need not have failed: an explanation exists that is no longer than the true one.)
 
@@ -365,8 +360,7 @@ gallery.room(r)
 
 # %% [markdown] tags=["extension"]
 # ## 14 · Neurons that are shared while they compute · extension, 5 minutes
-# So far features were only stored. Two ReLU neurons compute $|x|$ exactly: one for each sign. Twenty features, ten neurons: a plan with two neurons a feature serves five. **Predict** what dense and sparse features do to that plan.
-# We claim no more than that neurons are shared and the plan is beaten. Whether small toys show *computation* in superposition, or a hidden layer that is denoised on the way out, is disputed.
+# So far features were only stored. Two ReLU neurons compute $|x|$ exactly: one for each sign. Twenty features, ten neurons: a plan with two neurons a feature serves five. **Predict** what dense and sparse features do to that plan. We claim no more than that neurons are shared and the plan is beaten. Whether small toys show *computation* in superposition, or a hidden layer that is denoised on the way out, is disputed.
 
 # %% tags=["extension"]
 show(r, "superposition.abs_dense", "superposition.abs_sparse")
@@ -387,12 +381,16 @@ plots.table(toy_survival_rows(r))
 show(r, "superposition.messages_survive")
 gallery.messages_survive(r)
 
+# %% [markdown] tags=["written", "core"]
+# <!-- written: 08.full_room points=3 minutes=10 difficulty=3 -->
+# **In your own words.** A table lists $D_i$ for all features of a toy. They sum to $m$. *So this is superposition*, says one reader. *And feature 7 has $D=1$: it is stored best*, says another. Why does neither follow, and what must be printed beside $D$? A third reader has an *untied* model and asks for its $D_i$. What do you tell her?
+
+# %% [markdown] tags=["solution"]
+# **Model answer.** *1 point*: $\sum D_i\le m$ is algebra, and it is met whenever the room is full. A toy that stores $m$ features at right angles and gives up all others meets it too. Print how many features are stored ($|W_i|>0.5$) beside $m$. *1 point*: $D$ forgets its own feature's length; a speck of dust in a direction of its own has $D=1$. Print the lengths. *1 point*: $W\to GW$, undone in the read-out, moves no output, but it moves lengths and angles, and $D$ with them. An untied model has no $D_i$ of its own. Outputs and leverages are its own. *Half right*: "it is only an upper bound" without a case where it is met for another reason. "Normalise the columns first": in the numerator alone, that is the wrong formula of section 3; everywhere, the lengths are gone for good.
+
 # %% [markdown] tags=["core"]
 # ## What would change our mind, what we left out
-# **Change our mind**: a model that stores more sparse features than it has dimensions without a nonlinearity; or toys whose features sit on single units in *every* training run.
-# **Simplified**: features are independent, equally frequent and never negative, except where we say so. In a real model nobody hands you the list of features, and "feature" may be the wrong word for some of what is there. All toys are trained with Adam; its own axes could favour some rotations. Rates of starts are rates of *our* starts.
-# **Read on**: Elhage et al. 2022, *Toy Models of Superposition* (arXiv 2209.10652); Scherlis et al. 2022, *Polysemanticity and Capacity in Neural Networks* (arXiv 2210.01892); Vaintrob, Mendel and Hänni 2024 on computation in superposition; Donoho 2006, *Compressed Sensing*.
-#
+# **Change our mind**: a model that stores more sparse features than it has dimensions without a nonlinearity; or toys whose features sit on single units in *every* training run. **Simplified**: features are independent, equally frequent and never negative, except where we say so. In a real model nobody hands you the list of features, and "feature" may be the wrong word for some of what is there. All toys are trained with Adam; its own axes could favour some rotations. Rates of starts are rates of *our* starts. **Read on**: Elhage et al. 2022, *Toy Models of Superposition* (arXiv 2209.10652); Scherlis et al. 2022, *Polysemanticity and Capacity in Neural Networks* (arXiv 2210.01892); Vaintrob, Mendel and Hänni 2024 on computation in superposition; Donoho 2006, *Compressed Sensing*.
 # ## The pair so far
 # The pair of heads talks through a channel of a few dimensions, shared by every word. The first head writes who came before; the second asks for one word and hears it above the echoes of all others. Another writer in its place would not be understood; a second reader would be. That is a *measurement*, read from weights.
 

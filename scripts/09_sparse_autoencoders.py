@@ -4,8 +4,7 @@
 #
 # Chapter 08 packed forty features into ten numbers. Can we get them back out? This chapter trains sparse autoencoders: first where the truth is known, then on a real model. Then it draws an attribution graph, and asks the graph why a head looks where it looks.
 #
-# **You will do**: cheat a loss and repair it, recover forty directions from ten dimensions, price a dictionary in loss, add up the edges of a node, and change a head's reason without changing what it reads.
-# **You will learn**: what a sparse autoencoder promises and what it delivers; what an attribution graph shows, and which half of a circuit it cannot see.
+# **You will do**: cheat a loss and repair it, recover forty directions from ten dimensions, price a dictionary in loss, add up the edges of a node, and change a head's reason without changing what it reads. **You will learn**: what a sparse autoencoder promises and what it delivers; what an attribution graph shows, and which half of a circuit it cannot see.
 # **You need**: chapters 05 to 08. Sections marked *core* take about 55 minutes to read, *extension* about 27; the exercises take another 55.
 #
 # **Notation.** Rows: `x` [n, d], `W_enc` [d, latents], `W_dec` [latents, d]. Papers write columns, so their encoder and decoder are ours transposed. A *latent* is a number that the autoencoder computes. A *feature* is what the data has. Whether a latent is a feature is the question.
@@ -94,8 +93,7 @@ check("09.honest_loss", honest_loss)
 
 # %% [markdown] tags=["core"]
 # ## 2 · Forty directions from ten numbers · core, 5 minutes
-# Chapter 08's toy gives what no real model gives: the truth. Its forty feature directions are known. So we train an autoencoder with forty latents on its hidden vectors alone, and compare. The setting is the series': $\lambda=0.3$, 15,000 steps of 4,096 vectors, the decoder's length in the penalty. The series does not say how it started. Our *plain* start draws encoder and decoder independently, all directions of length one.
-# **How to compare?** By the best cosine. And mind the direction of the question. *From truth to learned*: is every feature found? *From learned to truth*: does every latent mean something? A dictionary can pass one and fail the other.
+# Chapter 08's toy gives what no real model gives: the truth. Its forty feature directions are known. So we train an autoencoder with forty latents on its hidden vectors alone, and compare. The setting is the series': $\lambda=0.3$, 15,000 steps of 4,096 vectors, the decoder's length in the penalty. The series does not say how it started. Our *plain* start draws encoder and decoder independently, all directions of length one. **How to compare?** By the best cosine. And mind the direction of the question. *From truth to learned*: is every feature found? *From learned to truth*: does every latent mean something? A dictionary can pass one and fail the other.
 
 
 # %% tags=["save", "core"]
@@ -146,8 +144,7 @@ def top_k_code(pre, k):
 
 # %% [markdown] tags=["core"]
 # ## 4 · Edges that add up · core, 6 minutes
-# Part three of this chapter draws a graph. Chapter 03 froze the attention patterns, and every path through heads became a product of matrices. An MLP bends. So replace it by a *transcoder*: an autoencoder that reads what the MLP reads and predicts what it writes. Hold two things, the patterns and *which latents are on*. Then a latent that is on equals its pre-activation, and that is linear in everything below. What the transcoder gets wrong stays in the graph as an *error node*. So nothing is approximated, and the edges into a node sum to its value, for any dictionary, a random one too. **A perfect sum is no evidence for the dictionary.** How much flows through error nodes is.
-# An edge is found by one pass *back*. A node reads the stream along a vector $r$. One layer of heads below, it reads $r$ at its own position, and $\sum_h A^h_{ij}\,W^h_{OV}r^\top$ at every position $j$. Write it for one layer. (15 minutes)
+# Part three of this chapter draws a graph. Chapter 03 froze the attention patterns, and every path through heads became a product of matrices. An MLP bends. So replace it by a *transcoder*: an autoencoder that reads what the MLP reads and predicts what it writes. Hold two things, the patterns and *which latents are on*. Then a latent that is on equals its pre-activation, and that is linear in everything below. What the transcoder gets wrong stays in the graph as an *error node*. So nothing is approximated, and the edges into a node sum to its value, for any dictionary, a random one too. **A perfect sum is no evidence for the dictionary.** How much flows through error nodes is. An edge is found by one pass *back*. A node reads the stream along a vector $r$. One layer of heads below, it reads $r$ at its own position, and $\sum_h A^h_{ij}\,W^h_{OV}r^\top$ at every position $j$. Write it for one layer. (15 minutes)
 
 
 # %% tags=["exercise", "core"]
@@ -362,8 +359,7 @@ show(r, "aunt.reason_sums", "aunt.reason_through_the_key", "aunt.reason_is_the_t
 gallery.reason_sides(r)
 
 # %% [markdown] tags=["core"]
-# **The title exchanged.** The token part of what the head would copy is the same, bit for bit. The whole value is not: first-layer writes at the name may change as well. So a second experiment moves *one write into one input*: what the previous-token head wrote in the key, and nothing else.
-# Exchange both titles, and the attention returns. **Predict**: does the probability return with it? Careful, the question is now "Uncle".
+# **The title exchanged.** The token part of what the head would copy is the same, bit for bit. The whole value is not: first-layer writes at the name may change as well. So a second experiment moves *one write into one input*: what the previous-token head wrote in the key, and nothing else. Exchange both titles, and the attention returns. **Predict**: does the probability return with it? Careful, the question is now "Uncle".
 
 # %% tags=["core"]
 show(r, "aunt.uncle_control", "aunt.only_the_key", "aunt.both_titles")
@@ -375,6 +371,13 @@ gallery.title_controls(r)
 # %% tags=["core"]
 show(r, "aunt.key_cut", "graph.blind_to_keys", "graph.keys_run_again", "aunt.graph_is_blind", "aunt.cut_run_again")  # fmt: skip
 gallery.reason_cuts(r)
+
+# %% [markdown] tags=["written", "core"]
+# <!-- written: 09.perfect_sum points=3 minutes=10 difficulty=2 -->
+# **In your own words.** A paper shows the graph of one prompt. *The edges into every node sum to its value, to the last digit. So the dictionary is faithful. And no edge leaves the first title. So the first title does not matter.* What does the perfect sum prove? Which two numbers would speak about the dictionary? And where may the first title be at work all the same, and how would you find out?
+
+# %% [markdown] tags=["solution"]
+# **Model answer.** *1 point*: nothing about the dictionary. Error nodes hold whatever it misses, so the sum is right for every dictionary, a random one too. *1 point*, for two of these: the share of influence that ends at error nodes; the loss recovered with the copy in place, beside an untrained dictionary with as many latents on; how well an edge foretells what happens when it is switched off and the model runs again. *1 point*: the patterns are held, so the graph shows what is read and not why a head looks there. The title may be at work in the *key* at the name. Exchange the title and leave the name, or exchange one head's write in that key alone, and compute the pattern again. *Half right*: "take more latents": the missing part is not in the MLP. "Remove the name": that changes what is read as well.
 
 # %% [markdown] tags=["core"]
 # ## Does it survive? · core, 3 minutes
@@ -389,10 +392,7 @@ gallery.latents_survive(r)
 
 # %% [markdown] tags=["core"]
 # ## What would change our mind, what we left out
-# **Change our mind**: plain runs with *lower* loss where features are lost; an untrained dictionary, of activations from other text, that recovers as much loss with as few latents; a head whose attention to the name survives when only the write in its key is exchanged.
-# **Simplified**: features of the toys are independent and of one kind; real ones need not be directions at all. One width, one seed for each bundled dictionary. A latent with clean contexts may still not be what the model computes with. Two layers, no LayerNorm. Graphs of single prompts, chosen by hand. Zero is a strange place for an MLP's neurons.
-# **Read on**: Bricken et al. 2023, *Towards Monosemanticity*; Templeton et al. 2024, *Scaling Monosemanticity*; Gao et al. 2024 (TopK, arXiv 2406.04093); Dunefsky et al. 2024 (transcoders, arXiv 2406.11944); Ameisen et al. 2025, *Circuit Tracing*, and its July 2025 update on attention; Lindsey et al. 2025, *On the Biology of a Large Language Model*.
-#
+# **Change our mind**: plain runs with *lower* loss where features are lost; an untrained dictionary, of activations from other text, that recovers as much loss with as few latents; a head whose attention to the name survives when only the write in its key is exchanged. **Simplified**: features of the toys are independent and of one kind; real ones need not be directions at all. One width, one seed for each bundled dictionary. A latent with clean contexts may still not be what the model computes with. Two layers, no LayerNorm. Graphs of single prompts, chosen by hand. Zero is a strange place for an MLP's neurons. **Read on**: Bricken et al. 2023, *Towards Monosemanticity*; Templeton et al. 2024, *Scaling Monosemanticity*; Gao et al. 2024 (TopK, arXiv 2406.04093); Dunefsky et al. 2024 (transcoders, arXiv 2406.11944); Ameisen et al. 2025, *Circuit Tracing*, and its July 2025 update on attention; Lindsey et al. 2025, *On the Biology of a Large Language Model*.
 # ## The pair so far
 # That the name is read through the pair's second head is an *identity* in the frozen graph. That it is read *because* the first head marked it with the title is an *intervention*, and no frozen graph can say it.
 

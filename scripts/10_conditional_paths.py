@@ -40,7 +40,6 @@ print(f"share {torch.special.ndtr(zero) * one:.2f}   slope {slope:.2f}   effect 
 
 # %% [markdown] tags=["core"]
 # The share is the slope here, as the gate is $\Phi(0)$ and the slope is $\Phi(0)$ too. Move the state away from zero and all three part. What is exact about the first, what is approximate about the second and what is conditional about the third is the subject of this chapter. The essay gives the algebra and labels it well; it has no measurements. It leaves three things open: whether terms that sum to an output tell anything about causes, whether trained gates *use* their two reads, and the norms.
-#
 # ## 2 · A matrix for this input · core, 6 minutes
 # The bend acts on each neuron alone. So write $\phi(z)$ as a gain times $z$: $\phi(z)=\gamma(z)\,z$, for a $\phi$ with $\phi(0)=0$. For ReLU the gain is $1$ where $z>0$, else $0$. For GELU it is $\Phi(z)$. Then
 # $$M(x)=xB(x)+(b_{in}\odot\gamma)W_{out}+b_{out},\qquad B(x)=W_{in}\,\mathrm{diag}(\gamma)\,W_{out}.$$
@@ -87,7 +86,6 @@ for name, B in zip(("content", "gate"), two_operators(a + b, *weights), strict=T
 
 # %% [markdown] tags=["core"]
 # One output, two splits, and every mixture of them is a third. In general $xB=y$ fixes one row of numbers, and a matrix has many: any $N$ with $xN=0$ may be added. "The share of this head is …" is a statement about a *choice of matrix*. Structure can recommend a choice. It cannot prove one. Section 13 counts how often the two disagree in sign in a trained model.
-#
 # ## 4 · One block, four routes · core, 5 minutes
 # A block is attention, then an MLP that reads what attention has left. With patterns and gains held, multiply out: straight on, through the heads, through the MLP, through the heads *and then* the MLP. **The slip**: draw attention and MLP side by side, as some real models have them. Then the fourth route is gone, and the gains are taken at $x$ alone. **Predict**: is that a small error? Section 10 makes it.
 
@@ -134,7 +132,6 @@ check("10.euler_table", euler_table)
 
 # %% [markdown] tags=["core"]
 # So slopes of a bilinear MLP without biases sum to *twice* its output, and slopes through a norm sum to nothing. Whoever ranks components by slope and reads the ranking as shares has no total to check against.
-#
 # ## 6 · From here to there · core, 6 minutes
 # A slope is about a small step. For a whole step from $x_0$ to $x_1$ add the slopes up along the way:
 # $$F(x_1)-F(x_0)=\int_0^1 (x_1-x_0)\,J\bigl(x_0+t(x_1-x_0)\bigr)\,dt.$$
@@ -264,7 +261,6 @@ gallery.route_groups(r)
 
 # %% [markdown] tags=["core"]
 # The sum is an *identity*: it would hold in an untrained model too. The claim is only as good as the slip that breaks it, so the slip stands beside it. That terms cancel is no finding by itself: how much depends on how finely the sum is cut, and random signs cancel too. It is a warning all the same. If many large terms make a small sum, then a single term says little about what would happen without it. Nor does a small total for the MLPs mean that they do little: look at their bias rows.
-#
 # ## 11 · A summand is not a part that you can unplug · core, 6 minutes
 # Take away all routes through one first-layer head, on paper. That is what happens when its write is removed while patterns *and* MLP gains are held. Now take the write away and hold less and less: patterns only, nothing. The last is the model. **Predict**: which answers rank the heads as the model does? (Hollow marks hold slopes in place of gains: first order.)
 
@@ -274,7 +270,6 @@ gallery.frozen_levels(r)
 
 # %% [markdown] tags=["core"]
 # "Frozen" has four meanings, and a sentence that does not name its level says little. With gains held, the counterfactual is another network than the trained one: its neurons pass what they would have shut out. The essay says that an exact summand need not be an independent mechanism. Here is how far from one it can be.
-#
 # ## 12 · The Euler table, measured · core, 3 minutes
 # Your guesses stand beside the best single ratio of $xJ$ to $F$, and beside what it leaves over as a share of $F$. Trained blocks have biases, and a bias is no part of $x$: the last column is what the shares of *this* operator leave to the biases' row (of SwiGLU: the content operator). Section 3 applies here too: another exact operator leaves another row.
 
@@ -295,6 +290,13 @@ gallery.shares_against_effect(r)
 
 # %% tags=["core"]
 plots.table(tables10.case_rows(r))
+
+# %% [markdown] tags=["written", "core"]
+# <!-- written: 10.three_numbers points=3 minutes=10 difficulty=3 -->
+# **In your own words.** For one head and one MLP at one place a report prints a share of $+0.4$, a slope of $-0.1$ and an effect of removal of $+0.2$. *They differ, so at most one is right.* Write for each number the sentence that it carries, with what is held. Can share and slope differ in sign in a single GELU neuron? And which of the three may be added up over all parts?
+
+# %% [markdown] tags=["solution"]
+# **Model answer.** *1 point*: share: with the gains of this pass held, this is a summand of what the MLP wrote, for *this* choice of matrix. Slope: so the output moves, per unit, when this write gets a little longer. Effect: this is lost when the MLP reads $x-w$ and nothing else changes. All three can be right at once. *1 point*: yes. Left of about $-0.75$ a GELU falls as $z$ grows, and its gain $\Phi(z)$ is positive all the same. *1 point*: shares add up to the write, apart from the biases' row. Slopes add up to $xJ$, which is the write for special maps only. Effects need not add up to anything. *Half right*: "the effect is the true one": true as an answer to one question, and silent about what stood in and what was computed again. "They differ because the MLP is not linear": yes, and which number says what?
 
 # %% [markdown] tags=["extension"]
 # ## 14 · What held patterns hide · extension, 6 minutes
@@ -390,7 +392,6 @@ gallery.conditional_survives(r)
 # - **Change our mind**: a trained model where the held pass ranks heads as the re-run does; forward shares with the effect's signs; a natural way to choose among exact operators that also foretells interventions; in larger models, gate cuts and content cuts that hurt *different* tasks.
 # - **Simplified**: one or two layers and no norms in the trained models; a LayerNorm model appears with random weights only. One seed for each kind of MLP. Removal to zero leaves the text's distribution; mean and resample stand beside it for the cuts. Losses of cuts are means over text; a route may matter for one kind of token and not on average. No noise and no capacity in our router.
 # - **Read on**: Elhage et al. 2021, *A Mathematical Framework*; Geva et al. 2021, *Key-Value Memories*; Sundararajan et al. 2017 (integrated gradients, arXiv 1703.01365); Syed et al. 2023 (attribution patching, 2310.10348); Goldowsky-Dill et al. 2023 (path patching, 2304.05969); Sharkey 2023 (bilinear layers, 2305.03452); Shazeer et al. 2017 (mixtures, 1701.06538); Fedus et al. 2021 (one expert, 2101.03961); Chen et al. 2026 (one decomposition for heads and MLPs, 2605.23393).
-#
 # ## The pair so far
 # In `gelu-2l` an MLP stands between the two heads. What the induction head copies to the answer passes it by, in the realised pass: an exact sum, and a *measurement*. That it looks there because of what the first head wrote in its key is an *intervention*. In its keys alone, with MLPs held, the write restores more than when it may take every way. Let MLP 0 answer it in these keys, and less comes through (an *intervention*, the last line): here its answer works against the match. A slope finds the same route, but not its size: that depends on the end at which you take it.
 

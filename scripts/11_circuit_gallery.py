@@ -83,7 +83,6 @@ check("11.path_effects", path_effects)
 
 # %% [markdown] tags=["core"]
 # The two paths need not add up to the whole. The checker has a product and a backup among its cases.
-#
 # ## 3 · Three questions to a circuit · core, 14 minutes
 # **Faithful**: does $C$ alone do the task? $F(C)$ near $F(M)$. We print the share of the way from $F(\emptyset)$ to $F(M)$.
 # **Complete**: does $C$ break as $M$ breaks? The largest $|F(C\setminus K)-F(M\setminus K)|$ over $K\subseteq C$ should be small.
@@ -372,6 +371,13 @@ gallery.years_neurons(r)
 # %% tags=["extension"]
 plots.table(ch11.literature_rows(r))
 
+# %% [markdown] tags=["written", "core"]
+# <!-- written: 11.the_circuit points=3 minutes=10 difficulty=2 -->
+# **In your own words.** *Our four heads recover 92 % of the logit difference on held-out prompts. We have found the circuit.* Beside which rivals must the 92 % stand? Describe a small model with a set that is faithful and not complete. And name two choices that belong into the sentence before anybody can repeat it.
+
+# %% [markdown] tags=["solution"]
+# **Model answer.** *1 point*: a hundred random sets with as many heads (and as many MLPs), after the same search; and the best node outside the set. *1 point*: a backup. Node $a$ writes the answer; $b$ writes it only if it is not there yet. $\{a\}$ is faithful. Take $a$ away: the model still answers and the circuit does not. *1 point*, for two of these: what stands in (zero, mean, another prompt's write) and from which prompts; what is computed again; whole nodes or single edges, at all places or some; which number is read. *Half right*: "it may be chance" without saying what to compare with. "It should be 100 %": the complete model has 100 %, and that explains nothing.
+
 # %% [markdown] tags=["core"]
 # ## Does it survive? · core, 4 minutes
 # Head coordinates R, stream coordinates G, $W_U+c\mathbf1^\top$, a constant for each query: all keep every probability. **Predict** which numbers move. A share of one raw logit looks harmless.
@@ -382,12 +388,10 @@ gallery.circuit_survival(r)
 
 # %% [markdown] tags=["core"]
 # Zero survives all four, and is still the doubtful stand-in: what it is doubtful about is the *distribution* of streams, not the coordinates.
-#
 # ## What would change our mind, what we left out
 # - **Change our mind**: a random set that does as well as the circuit; a part of the circuit whose removal separates circuit from model; a stand-in under which the circuit falls apart; an edge that counts on one set of prompts and not on another.
 # - **Simplified**: nodes are whole heads and whole MLPs at all places at once (in the years task, at places). A circuit is a set of nodes, not of edges. The search for $K$ is short, so gaps are lower bounds. Mini tasks are not gpt2: few heads, no norm, a small vocabulary, one seed each. We found no 26 heads and did not look for them. All years from 01 to 98 were trained: what is new in "never trained on" is the sentence around them, and the answer depends on the year alone. The new sentences for names are close relatives of trained ones; their text and the training mix were chosen over several trainings, by accuracy on the very kinds of prompt that are reported, so that accuracy is a little kind. One introduction with an unknown phrase was taken out of the list after it had been seen to fail, and has a line of its own. And one task does not fix one circuit: other trainings of this model, with other targets, went another way (not measured here; a good project). Planted circuits are clean; trained ones are not. And a circuit for these prompts says nothing about the same heads elsewhere.
 # - **Read on**: Wang et al. 2023, *Interpretability in the Wild* (arXiv 2211.00593); Hanna et al. 2023, *How does GPT-2 compute greater-than?* (arXiv 2305.00586); Goldowsky-Dill et al. 2023, *Localizing Model Behavior with Path Patching* (arXiv 2304.05969); Chan et al. 2022, *Causal Scrubbing*; McGrath et al. 2023, *The Hydra Effect* (arXiv 2307.15771).
-#
 # ## The pair so far
 # The pair's key edge is the strongest path into the induction head, by *intervention*. And "the pair is the circuit" was a *conjecture*. The lines below say what became of it.
 

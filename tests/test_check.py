@@ -4,37 +4,22 @@ tests/variants/chNN.py holds RIGHT and WRONG: exercise → functions. Every exer
 has at least three right ones and five wrong ones.
 """
 
-import importlib.util
 import traceback
-from pathlib import Path
 
 import numpy as np
 import pytest
-from _lesson import lessons
+from right_and_wrong import EXERCISES, HERE, LESSONS, answers
 
 from circuitbook import check as checks
-from circuitbook.check import check, checker, near
-
-HERE = Path(__file__).resolve().parent
-LESSONS = lessons(HERE.parent / "scripts")
-EXERCISES = [(lesson.number, e.name) for lesson in LESSONS for e in lesson.exercises]
-
-
-def variants(number):
-    path = HERE / "variants" / f"ch{number}.py"
-    assert path.is_file(), f"chapter {number} has exercises: write tests/variants/ch{number}.py"
-    spec = importlib.util.spec_from_file_location(f"variants_ch{number}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.RIGHT, module.WRONG
-
+from circuitbook.check import Law, Stopped, check, checker, count, laws, near, variant
+from circuitbook.checks import draws
 
 # ---- every exercise of the course ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("number", "name"), EXERCISES)
 def test_right_answers_are_accepted(number, name, capsys):
-    right = variants(number)[0].get(name, [])
+    right = answers(number)[0].get(name, [])
     assert len(right) >= 3, f"{name}: three right answers, written in different ways"
     assert len({fn.__code__.co_code for fn in right}) == len(right), f"{name}: two are the same"
     for fn in right:
@@ -43,7 +28,7 @@ def test_right_answers_are_accepted(number, name, capsys):
 
 @pytest.mark.parametrize(("number", "name"), EXERCISES)
 def test_wrong_answers_are_rejected(number, name, capsys):
-    wrong = variants(number)[1].get(name, [])
+    wrong = answers(number)[1].get(name, [])
     assert len(wrong) >= 5, f"{name}: five typical wrong answers"
     for fn in wrong:
         try:
@@ -57,7 +42,7 @@ def test_wrong_answers_are_rejected(number, name, capsys):
 def test_variants_and_checkers_have_an_exercise():
     known = {name for _, name in EXERCISES}
     for path in sorted((HERE / "variants").glob("ch*.py")):
-        right, wrong = variants(path.stem[2:])
+        right, wrong = answers(path.stem[2:])
         assert set(right) | set(wrong) <= known, path.name
     for lesson in LESSONS:
         registered = {n for n in checks.names(lesson.number) if not n.startswith("97.")}
@@ -164,3 +149,171 @@ def test_near():
         assert not near(bad, 1.0), bad
     assert not near([1, 2, 3], [1, 2]) and not near(1.0, [1.0]) and not near(1.0, float("nan"))
     assert not near(float("inf"), float("inf"))
+
+
+# ---- law by law, on other draws -----------------------------------------------------------------
+
+
+@pytest.fixture
+def total(monkeypatch):
+    monkeypatch.setattr(checks, "_checkers", {})
+
+    @checker("97.total")
+    def rules(fn):
+        x = draws.draw(3)
+        yield "nothing sums to zero", lambda: near(fn([]), 0.0)
+        yield "it is the sum", lambda: near(fn(x.tolist()), x.sum(), 1e-9), "Add all of them."
+        yield (
+            "it is the sum of others too",
+            lambda: near(fn(draws.draw(2, seed=1)), draws.draw(2, seed=1).sum()),
+        )
+
+    return "97.total"
+
+
+def test_every_law_is_told_and_a_failed_one_does_not_stop_the_rest(total):
+    assert count(total) == 3
+    assert list(laws(total, sum)) == [
+        Law("nothing sums to zero", None, True, None),
+        Law("it is the sum", "Add all of them.", True, None),
+        Law("it is the sum of others too", None, True, None),
+    ]
+    assert [law.passed for law in laws(total, lambda xs: sum(xs) if len(xs) else 1)] == [0, 1, 1]
+    assert [law.passed for law in laws(total, lambda xs: xs[0] and sum(xs))] == [0, 1, 1]
+
+
+def test_an_answer_that_knows_the_visible_draws_only_fails_on_others(total):
+    seen = [float(draws.draw(3).sum()), float(draws.draw(2, seed=1).sum())]
+
+    def by_heart(xs):
+        return [0.0, None, seen[1], seen[0]][len(xs)]
+
+    assert all(law.passed for law in laws(total, by_heart))
+    with variant(7):
+        assert [law.passed for law in laws(total, by_heart)] == [1, 0, 0]
+        with pytest.raises(AssertionError, match="it is the sum"):
+            check(total, by_heart)
+
+
+def test_the_variant_is_that_of_the_call_and_holds_to_the_last_law(total):
+    heard = []
+
+    def listen(xs):
+        heard.append(list(map(float, xs)))
+        return sum(xs)
+
+    with variant(3):
+        later = laws(total, listen)
+    assert heard == [] and draws.current() == 0
+    for _ in later:
+        assert draws.current() == 0  # between the laws nothing is left of it
+    with variant(3):
+        assert heard == [[], draws.draw(3).tolist(), draws.draw(2, seed=1).tolist()]
+
+
+@pytest.mark.parametrize(
+    ("raised", "seen", "graded"),
+    [
+        (ValueError("at 41.75"), "stopped with ValueError: at 41.75", "stopped with ValueError"),
+        (type("Drawn41", (Exception,), {})("41.75"), "an error: 41.75", "stopped with an error"),
+        (NotImplementedError("41.75"), checks.NO_ANSWER, checks.NO_ANSWER),
+        (Stopped("it did not come back"), "it did not come back", "it did not come back"),
+    ],
+)
+def test_an_error_is_told_but_never_with_what_was_drawn(total, raised, seen, graded):
+    def fails(xs):
+        raise raised
+
+    assert [law.problem.endswith(seen) for law in laws(total, fails)] == [True] * 3
+    with variant(1):
+        assert [law.problem.endswith(graded) for law in laws(total, fails)] == [True] * 3
+        assert "41" not in str(list(laws(total, fails)))
+
+
+def test_a_law_may_say_itself_why_it_cannot_be_tested(monkeypatch):
+    monkeypatch.setattr(checks, "_checkers", {})
+
+    @checker("97.asks")
+    def rules(fn):
+        def listen():
+            raise Stopped("Your function never asks.")
+
+        yield "it asks", listen
+
+    with pytest.raises(AssertionError, match=r"it asks\.\nYour function never asks\.$"):
+        check("97.asks", sum)
+    with variant(5):
+        assert [law.problem for law in laws("97.asks", sum)] == ["Your function never asks."]
+
+
+def test_what_cannot_be_reached_is_told_as_such(monkeypatch):
+    monkeypatch.setattr(checks, "_checkers", {})
+
+    @checker("97.broken")
+    def rules(fn):
+        ready = []
+        yield "the first", lambda: ready.append(1) or True
+        yield "the second", lambda: True
+        if ready:
+            raise OSError("the checker itself breaks")
+        yield "the third", lambda: True
+        yield "the fourth", lambda: True
+
+    problems = [law.problem for law in laws("97.broken", sum)]
+    assert problems[:2] == [None, None] and problems[3] == "not reached"
+    assert "OSError" in problems[2]
+
+
+def test_laws_are_counted_without_an_answer_or_not_at_all(monkeypatch):
+    monkeypatch.setattr(checks, "_checkers", {})
+
+    @checker("97.early")
+    def rules(fn):
+        out = fn(1)
+        yield "it is one", lambda: out == 1
+
+    @checker("97.empty")
+    def none(fn):
+        yield from ()
+
+    with pytest.raises(RuntimeError, match="97.early calls the answer outside of its tests"):
+        count("97.early")
+    with pytest.raises(RuntimeError, match="97.empty has no law"):
+        laws("97.empty", sum)
+    with pytest.raises(KeyError, match="97.other"):
+        count("97.other")
+
+
+def test_variant_zero_draws_the_seeds_themselves_and_others_draw_anew():
+    torch = pytest.importorskip("torch")
+    g = torch.Generator().manual_seed(5)
+    assert draws.draw(4, seed=5).equal(torch.randn(4, generator=g, dtype=torch.float64))
+    assert draws.torch_generator(5).initial_seed() == 5
+    assert draws.numpy_generator(5).random() == np.random.default_rng(5).random()
+    assert draws.pick(4, 10, 20, seed=0) == 4 and draws.shuffled("abc", 0) == ["a", "b", "c"]
+    found = set()
+    for number in range(4):
+        with variant(number):
+            found |= {float(draws.draw(1, seed=s)) for s in range(4)}
+            found |= {draws.numpy_generator(s).random() for s in range(4)}
+            again = draws.draw(9, seed=2)
+            assert again.equal(draws.draw(9, seed=2))
+            assert number == 0 or 10 <= draws.pick(4, 10, 20, seed=0) <= 20
+            assert sorted(draws.shuffled(range(9), 0)) == list(range(9))
+    assert len(found) == 32
+    with variant(2**70):  # any number will do
+        assert draws.draw(1).isfinite()
+
+
+def test_variants_end_with_their_block_and_are_whole_numbers():
+    with variant(2):
+        with variant(9):
+            assert draws.current() == 9
+        assert draws.current() == 2
+        with pytest.raises(ZeroDivisionError), variant(4):
+            _ = 1 / 0
+        assert draws.current() == 2
+    assert draws.current() == 0
+    for bad in (-1, True):
+        with pytest.raises(ValueError, match="whole number"), variant(bad):
+            pass

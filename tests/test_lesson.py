@@ -6,11 +6,11 @@ import _taught
 import derive
 import pytest
 from _lesson import LessonError, lessons, read
-from _strip import has_marker, strip
+from _strip import BEGIN, END, clear, has_marker, mark
 
 # ---- answers ------------------------------------------------------------------------------------
 
-STOP = 'raise NotImplementedError("98.f: here")'
+STOP = "raise NotImplementedError()"
 CASES = {
     "a function": ("def f(x):\n    # solution\n    return x\n", f"def f(x):\n    {STOP}\n"),
     "code after it stays": (
@@ -63,14 +63,28 @@ NO_MARKERS = [
 @pytest.mark.parametrize("case", CASES)
 def test_answers_are_cut_out_exactly(case):
     source, expected = CASES[case]
-    assert strip(source, "98.f: here") == expected
-    assert has_marker(source)
+    marked = mark(source)
+    assert clear(marked, STOP) == expected
+    assert has_marker(source) and not has_marker(marked)
+    kept = [s for s in marked.split("\n") if s.strip() not in (BEGIN, END)]
+    assert kept == [s for s in source.split("\n") if s != "# solution".rjust(len(s))]
 
 
 @pytest.mark.parametrize("source", NO_MARKERS)
 def test_what_is_no_marker(source):
     assert not has_marker(source)
-    assert strip(source, "98.f: here") == source
+    assert clear(mark(source)) == source
+
+
+def test_what_students_get_in_place_of_an_answer():
+    source = "def f(x):\n    # solution\n    return x\n\n\nkeep = 1"
+    assert mark(source) == (
+        "def f(x):\n    ### BEGIN SOLUTION\n    return x\n    ### END SOLUTION\n\n\nkeep = 1"
+    )
+    stub = "    # YOUR CODE HERE\n    raise NotImplementedError()"
+    assert clear(mark(source)) == f"def f(x):\n{stub}\n\n\nkeep = 1"
+    hidden = "x = 1\n### BEGIN HIDDEN TESTS\nsecret\n### END HIDDEN TESTS\ny = 2"
+    assert clear(hidden) == "x = 1\ny = 2"
 
 
 # ---- rules --------------------------------------------------------------------------------------
@@ -81,6 +95,10 @@ EXERCISE = (
     "def f(x):\n    # solution\n    return x\n\n"
 )
 CHECK = '# %%\ncheck("97.f", f)\n\n'
+DRAW = '# %% tags=["draw"]\nplots.bars(f(2))\n\n'
+LINE = "<!-- written: 97.why points=2 minutes=5 difficulty=2 -->"
+ASK = f'# %% [markdown] tags=["written", "core"]\n# {LINE}\n# Why?\n\n'
+MODEL = '# %% [markdown] tags=["solution"]\n# Because.\n\n'
 
 
 def lesson(project, text, name="97_rules"):
@@ -95,7 +113,16 @@ def test_a_good_lesson_is_read(project):
         "Rules", "97", {"Series": "Part 1", "Reading": "5 minutes"},
     )  # fmt: skip
     assert [e.name for e in got.exercises] == ["97.f"] and got.exercises[0].points == 1
-    assert not got.measures
+    assert not got.measures and not got.written
+
+
+def test_questions_and_drawings_are_read(project):
+    got = lesson(project, HEAD + EXERCISE + CHECK + DRAW + ASK + MODEL)
+    assert [(q.name, q.points, q.minutes, q.difficulty) for q in got.written] == [
+        ("97.why", 2, 5, 2)
+    ]
+    assert [e.name for e in got.exercises] == ["97.f"]  # the two kinds are counted apart
+    assert "plots.bars" in got.drawing(got.exercises[0]).source
 
 
 BAD = {
@@ -113,6 +140,34 @@ BAD = {
     "used elsewhere": (HEAD + EXERCISE + CHECK + "# %%\ny = f(2)\n", "uses f"),
     "more in the check": (HEAD + EXERCISE + CHECK.replace("f)", "f)\nz = 1"), "nothing else"),
     "twice": (HEAD + EXERCISE + EXERCISE + CHECK, "uses f|share a name"),
+    "drawn by markdown": (HEAD + '# %% [markdown] tags=["draw"]\n# x\n', "code cells"),
+    "drawn before its check": (HEAD + EXERCISE + DRAW + CHECK, "uses f"),
+    "drawn later": (HEAD + EXERCISE + CHECK + "# %%\n1\n\n" + DRAW, "uses f"),
+    "drawn twice": (HEAD + EXERCISE + CHECK + DRAW + DRAW, "uses f"),
+    "a drawing of nothing": (HEAD + EXERCISE + CHECK + DRAW.replace("f(2)", "2"), "uses none"),
+    "a drawing saved": (
+        HEAD + EXERCISE + CHECK + DRAW.replace('"draw"', '"draw", "save"'),
+        "draws the answer of one",
+    ),
+    "a question without its line": (HEAD + ASK.replace("written:", "asked:") + MODEL, "first line"),
+    "a question's line without its tag": (HEAD + ASK.replace('"written", ', "") + MODEL, "tag wri"),
+    "a line and no question": (HEAD + ASK.replace("# Why?\n", "") + MODEL, "comes the question"),
+    "worth nothing": (HEAD + ASK.replace("points=2", "points=0") + MODEL, "first line"),
+    "a question of another chapter": (HEAD + ASK.replace("97.", "96.") + MODEL, "another chapter"),
+    "a question in code": (HEAD + '# %% tags=["written"]\n1\n\n' + MODEL, "markdown cell"),
+    "no model answer": (HEAD + ASK, "model answer"),
+    "a model answer that students see": (HEAD + ASK + MODEL.replace("solution", "core"), "model"),
+    "a model answer in code": (HEAD + ASK + MODEL.replace(" [markdown]", ""), "model answer"),
+    "a question that vanishes": (
+        HEAD + ASK.replace('"core"', '"solution"') + MODEL,
+        "is for students",
+    ),
+    "two questions in one": (HEAD + ASK[:-1] + f"# {LINE}\n\n" + MODEL, "one question"),
+    "a question asked twice": (HEAD + ASK + MODEL + ASK + MODEL, "share a name"),
+    "one name for two kinds": (
+        HEAD + EXERCISE + CHECK + ASK.replace("97.why", "97.f") + MODEL,
+        "share a name",
+    ),
     "markdown saved": (HEAD + '# %% [markdown] tags=["save"]\n# x\n', "code cells"),
 }
 

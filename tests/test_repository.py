@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parent.parent
 UPPER_CASE = {
     "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "LICENSE-TEXT", "Makefile",
+    "CITATION.cff", ".binder/postBuild",
     "weights/MANIFEST.json",
 }  # fmt: skip
 WINDOWS_RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?")
@@ -221,7 +222,7 @@ def test_every_imported_package_is_declared(folders, extras):
         "__main__"
     }
     for name in python_files(*folders):
-        own = {"sae_lens"} if name == "tools/sae_lens_check.py" else set()  # its own environment
+        own = {"sae_lens"} if name == "tools/sae_lens_check.py" else {"pip"}  # what makes the rest
         for module in imported(name) - set(sys.stdlib_module_names) - local - own:
             packages = {normal(package) for package in provides.get(module, [module])}
             assert packages & declared, f"{name} imports {module}: declare it in pyproject.toml"

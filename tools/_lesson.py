@@ -1,8 +1,10 @@
 """A lesson is a list of cells; its rules are checked when it is read.
 
 Only scripts/NN_name.py is written by hand. Tags: `save` (taught functions), `exercise` (one
-function whose answer opens at a line `# solution`), `solution` (the cell vanishes for students),
-`core` and `extension` (for the reader).
+function whose answer opens at a line `# solution`), `draw` (right after an exercise's check, a
+picture of its answer), `written` (a question that is answered in words; the model answer follows in
+a cell tagged `solution`), `solution` (the cell vanishes for students), `core` and `extension` (for
+the reader).
 """
 
 import ast
@@ -13,13 +15,15 @@ from pathlib import Path
 import jupytext
 from _strip import has_marker, quiet_magics
 
-TAGS = {"save", "exercise", "solution", "core", "extension"}
+TAGS = {"save", "exercise", "draw", "written", "solution", "core", "extension"}
 NAME = re.compile(r"\d\d_[a-z0-9_]+")
 HEAD_KEYS = {"Series", "Reading", "CPU"}
-_EXERCISE = re.compile(
-    r"# exercise: (?P<name>\d\d\.[a-z0-9_]+) points=(?P<points>\d+) "
-    r"minutes=(?P<minutes>\d+) difficulty=(?P<difficulty>[1-5])"
+_WORTH = (
+    r"(?P<name>\d\d\.[a-z0-9_]+) points=(?P<points>[1-9]\d*) "
+    r"minutes=(?P<minutes>[1-9]\d*) difficulty=(?P<difficulty>[1-5])"
 )
+_EXERCISE = re.compile(f"# exercise: {_WORTH}")
+_WRITTEN = re.compile(f"<!-- written: {_WORTH} -->")
 
 
 class LessonError(Exception):
@@ -28,7 +32,7 @@ class LessonError(Exception):
 
 @dataclass(frozen=True)
 class Exercise:
-    """The line `# exercise: 02.name points=3 minutes=15 difficulty=2`."""
+    """The line `# exercise: 02.name points=3 minutes=15 difficulty=2`, or `<!-- written: … -->`."""
 
     name: str
     points: int
@@ -43,13 +47,17 @@ class Exercise:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: its place, "code" or "markdown", its text, its tags, its exercise if it has one."""
+    """One cell: its place, "code" or "markdown", its text, its tags, its exercise if it has one.
+
+    question: what a markdown cell tagged `written` is worth.
+    """
 
     index: int
     kind: str
     source: str
     tags: tuple[str, ...]
     exercise: Exercise | None = None
+    question: Exercise | None = None
 
 
 @dataclass(frozen=True)
@@ -69,8 +77,18 @@ class Lesson:
 
     @property
     def exercises(self) -> tuple[Exercise, ...]:
-        """The exercises in the order of the lesson."""
+        """The exercises in code, in the order of the lesson."""
         return tuple(c.exercise for c in self.cells if c.exercise)
+
+    @property
+    def written(self) -> tuple[Exercise, ...]:
+        """The exercises that are answered in words, in the order of the lesson."""
+        return tuple(c.question for c in self.cells if c.question)
+
+    def drawing(self, exercise: Exercise) -> Cell | None:
+        """The cell that draws this exercise's answer, if there is one."""
+        drawn = (c for c in self.cells if "draw" in c.tags and _uses(c, exercise.function))
+        return next(drawn, None)
 
     @property
     def measures(self) -> bool:
@@ -110,7 +128,7 @@ def _cell(name: str, index: int, cell: dict) -> Cell:
         raise LessonError(f"{where}: unknown tag {', '.join(unknown)}; known: {', '.join(TAGS)}")
     if cell.cell_type not in {"code", "markdown"}:
         raise LessonError(f"{where}: cells are code or markdown, not {cell.cell_type}")
-    exercise = None
+    exercise = question = None
     if cell.cell_type == "code":
         try:
             ast.parse(quiet_magics(cell.source))
@@ -123,9 +141,34 @@ def _cell(name: str, index: int, cell: dict) -> Cell:
             exercise = _exercise(where, name, cell.source)
             if not marked:
                 raise LessonError(f"{where}: its answer must open at a line '# solution'")
-    elif "exercise" in tags or "save" in tags:
-        raise LessonError(f"{where}: exercise and save are tags of code cells")
-    return Cell(index, cell.cell_type, cell.source, tags, exercise)
+    elif {"exercise", "save", "draw"} & set(tags):
+        raise LessonError(f"{where}: exercise, save and draw are tags of code cells")
+    if "written" in tags:
+        question = _question(where, name, cell)
+    elif "<!-- written:" in cell.source:
+        raise LessonError(f"{where}: a line '<!-- written: … -->' needs the tag written")
+    return Cell(index, cell.cell_type, cell.source, tags, exercise, question)
+
+
+def _worth(where: str, name: str, found: re.Match) -> Exercise:
+    got = found.groupdict()
+    exercise = Exercise(got.pop("name"), **{k: int(v) for k, v in got.items()})
+    if not exercise.name.startswith(f"{name[:2]}."):
+        raise LessonError(f"{where}: {exercise.name} carries another chapter's number")
+    return exercise
+
+
+def _question(where: str, name: str, cell: dict) -> Exercise:
+    first, _, rest = cell.source.strip().partition("\n")
+    found = _WRITTEN.fullmatch(first.strip())
+    if cell.cell_type != "markdown" or not found or not rest.strip():
+        raise LessonError(
+            f"{where}: a written exercise is a markdown cell with a first line like '<!-- written: "
+            "02.why_two points=2 minutes=5 difficulty=2 -->'; then comes the question"
+        )
+    if rest.count("<!-- written:"):
+        raise LessonError(f"{where}: one question in a cell")
+    return _worth(where, name, found)
 
 
 def _exercise(where: str, name: str, source: str) -> Exercise:
@@ -136,10 +179,7 @@ def _exercise(where: str, name: str, source: str) -> Exercise:
             f"{where}: an exercise has one line like "
             "'# exercise: 02.copying_score points=3 minutes=15 difficulty=2'"
         )
-    got = found.groupdict()
-    exercise = Exercise(got.pop("name"), **{k: int(v) for k, v in got.items()})
-    if not exercise.name.startswith(f"{name[:2]}."):
-        raise LessonError(f"{where}: {exercise.name} carries another chapter's number")
+    exercise = _worth(where, name, found)
     functions = [
         n.name for n in ast.parse(quiet_magics(source)).body if isinstance(n, ast.FunctionDef)
     ]
@@ -165,27 +205,55 @@ def _head(name: str, cells: tuple[Cell, ...]) -> tuple[str, dict[str, str]]:
     return title[1], head
 
 
+def _uses(cell: Cell, function: str) -> bool:
+    tree = ast.walk(ast.parse(quiet_magics(cell.source)))
+    return any(isinstance(n, ast.Name) and n.id == function for n in tree)
+
+
 def _check_exercises(lesson: Lesson) -> None:
-    """Nothing but its check may use an exercise's function, or a student's copy would not run."""
+    """Only its check and its drawing may use an exercise's function, or a student's copy stops."""
     for exercise in lesson.exercises:
-        checked = False
+        checked = None
         for cell in lesson.cells:
             if cell.kind != "code" or cell.exercise == exercise or "solution" in cell.tags:
                 continue
-            tree = ast.parse(quiet_magics(cell.source))
-            if not any(
-                isinstance(n, ast.Name) and n.id == exercise.function for n in ast.walk(tree)
-            ):
+            if not _uses(cell, exercise.function):
+                continue
+            if "draw" in cell.tags and checked == cell.index - 1:
                 continue
             call = f"check({exercise.name!r}, {exercise.function})"
+            tree = ast.parse(quiet_magics(cell.source))
             if [ast.unparse(n) for n in tree.body] != [call]:
                 raise LessonError(
                     f"{lesson.name}, cell {cell.index} uses {exercise.function}, an exercise's "
-                    f"function; only a cell that holds {call} and nothing else may do that"
+                    f"function; only a cell that holds {call} and nothing else may do that, and "
+                    "right after it one cell tagged draw"
                 )
-            checked = True
-        if not checked:
+            checked = cell.index
+        if checked is None:
             raise LessonError(f"{lesson.name}: no cell checks {exercise.name}")
-    names = [e.name for e in lesson.exercises]
+    names = [e.name for e in lesson.exercises + lesson.written]
     if len(set(names)) != len(names):
         raise LessonError(f"{lesson.name}: two exercises share a name: {names}")
+    _check_cells(lesson)
+
+
+def _check_cells(lesson: Lesson) -> None:
+    for cell in lesson.cells:
+        where = f"{lesson.name}, cell {cell.index}"
+        if "draw" in cell.tags:
+            drawn = [e.name for e in lesson.exercises if _uses(cell, e.function)]
+            if len(drawn) != 1 or {"save", "exercise", "solution"} & set(cell.tags):
+                raise LessonError(
+                    f"{where}: a cell tagged draw draws the answer of one exercise, right after "
+                    f"its check; this one uses {drawn or 'none'}"
+                )
+        if cell.question:
+            after = lesson.cells[cell.index + 1 : cell.index + 2]
+            if not after or after[0].kind != "markdown" or "solution" not in after[0].tags:
+                raise LessonError(
+                    f"{where}: after {cell.question.name} comes its model answer, a markdown cell "
+                    "tagged solution"
+                )
+            if {"save", "exercise", "solution"} & set(cell.tags):
+                raise LessonError(f"{where}: a question is for students; take its other tags away")

@@ -12,8 +12,7 @@ import tempfile
 from pathlib import Path
 
 import nbformat
-from _lesson import Cell, Exercise, Lesson, LessonError
-from _strip import strip
+from _lesson import Cell, Lesson, LessonError
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
@@ -31,7 +30,8 @@ _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
 # ---- cells --------------------------------------------------------------------------------------
 
 
-def _book(lesson: Lesson, cells: list[NotebookNode], edition: str) -> NotebookNode:
+def notebook(lesson: Lesson, cells: list[NotebookNode], edition: str) -> NotebookNode:
+    """Cells as a notebook of this lesson, with no more metadata than it needs."""
     # Only these keys: a jupytext entry would pair a student's copy with the answers.
     metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -43,7 +43,8 @@ def _book(lesson: Lesson, cells: list[NotebookNode], edition: str) -> NotebookNo
     return book
 
 
-def _node(lesson: Lesson, cell: Cell, source: str) -> NotebookNode:
+def node(lesson: Lesson, cell: Cell, source: str) -> NotebookNode:
+    """A cell of the lesson with this text; its id comes from its place."""
     make = new_code_cell if cell.kind == "code" else new_markdown_cell
     metadata = {"tags": list(cell.tags)} if cell.tags else {}
     return make(source, metadata=metadata, id=f"{lesson.number}-{cell.index:03d}")
@@ -51,42 +52,7 @@ def _node(lesson: Lesson, cell: Cell, source: str) -> NotebookNode:
 
 def plain(lesson: Lesson) -> NotebookNode:
     """The lesson as a notebook without outputs."""
-    return _book(lesson, [_node(lesson, c, c.source) for c in lesson.cells], "lesson")
-
-
-def student(lesson: Lesson) -> NotebookNode:
-    """The lesson without answers: exercises raise NotImplementedError, `solution` cells vanish."""
-    cells = []
-    for cell in lesson.cells:
-        if "solution" in cell.tags:
-            continue
-        source = cell.source
-        if cell.exercise:
-            source = strip(source, f"{cell.exercise.name}: your answer goes here")
-        cells.append(_node(lesson, cell, source))
-    return _book(lesson, cells, "student")
-
-
-def teacher(lesson: Lesson) -> NotebookNode:
-    """The lesson with answers, and points, minutes and difficulty of each exercise."""
-    cells = []
-    for cell in lesson.cells:
-        node = _node(lesson, cell, cell.source)
-        if cell.exercise:
-            node.metadata["circuitbook"] = vars(cell.exercise) | {}
-        cells.append(node)
-    if lesson.exercises:
-        sheet = new_markdown_cell(_sheet(lesson.exercises), id=f"{lesson.number}-points")
-        cells.insert(1, sheet)
-    return _book(lesson, cells, "teacher")
-
-
-def _sheet(exercises: tuple[Exercise, ...]) -> str:
-    lines = ["**For teachers**", "", "| exercise | points | minutes | difficulty (1 to 5) |"]
-    lines.append("| --- | ---: | ---: | ---: |")
-    lines += [f"| `{e.name}` | {e.points} | {e.minutes} | {e.difficulty} |" for e in exercises]
-    total = sum(e.points for e in exercises), sum(e.minutes for e in exercises)
-    return "\n".join([*lines, f"| all | {total[0]} | {total[1]} | |"])
+    return notebook(lesson, [node(lesson, c, c.source) for c in lesson.cells], "lesson")
 
 
 def text(book: NotebookNode) -> str:

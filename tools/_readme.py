@@ -5,8 +5,9 @@ Each table stands between `<!-- derive:chapters -->` and `<!-- /derive:chapters 
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import _teaching
 from _lesson import Lesson, LessonError
 
 from circuitbook import compare, measure, paths, results, sources
@@ -172,10 +173,12 @@ def formats() -> str:
     return _table(["Reading", "Largest difference"], rows)
 
 
-def fill_page(text: str, name: str) -> str:
+def fill_page(text: str, name: str, lessons: Sequence[Lesson] = ()) -> str:
     """A page of docs/ with its tables as they should be."""
     made = {"kinds": lambda _: kinds(), "noise": lambda _: noise(), "formats": lambda _: formats()}
-    return _fill(text, {k: v for k, v in made.items() if f"derive:{k}" in text}, [], name)
+    made |= {k: lambda ls, f=f: _table(*f(ls)) for k, f in _teaching.TABLES.items()}
+    made = {k: v for k, v in made.items() if f"derive:{k} " in text}
+    return _fill(text, made, list(lessons), name)
 
 
 def fill(text: str, lessons: list[Lesson]) -> str:

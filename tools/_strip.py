@@ -1,13 +1,19 @@
 """An answer is everything from a line `# solution` to the end of its indented block.
 
 Python's own tokenizer finds the line, so the words inside a string are left alone, and continuation
-lines or texts in triple quotes that reach to the left margin do not end the block.
+lines or texts in triple quotes that reach to the left margin do not end the block. In the teachers'
+notebooks nbgrader's two lines stand around the block; what is between them vanishes for students.
 """
 
 import io
 import tokenize
 
 MARKER = "# solution"
+# nbgrader's own words: its preprocessors look for them, and put this stub in an answer's place.
+BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
+HIDDEN, HIDDEN_END = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
+STUB = "# YOUR CODE HERE\nraise NotImplementedError()"
+TEXT_STUB = "YOUR ANSWER HERE"
 _SILENT = {tokenize.NL, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
@@ -35,19 +41,41 @@ def has_marker(source: str) -> bool:
     return bool(_markers(_tokens(source)))
 
 
-def strip(source: str, message: str) -> str:
-    """The code with each answer replaced by `raise NotImplementedError(message)`."""
+def mark(source: str) -> str:
+    """The code with nbgrader's two lines around each answer, in place of the line `# solution`."""
     while True:
         tokens = _tokens(source)
         markers = _markers(tokens)
         if not markers:
             return source
-        source = _strip_first(source, tokens, markers[0], message)
+        (line, column), lines = markers[0], source.split("\n")
+        end, indent = _end(tokens, markers[0]), " " * column
+        inside = [indent + BEGIN, *lines[line:end], indent + END]
+        source = "\n".join([*lines[: line - 1], *inside, *lines[end:]])
 
 
-def _strip_first(
-    source: str, tokens: list[tokenize.TokenInfo], marker: tuple[int, int], message: str
-) -> str:
+def clear(source: str, stub: str = STUB) -> str:
+    """What students get: each marked answer is replaced by `stub`, each hidden test by nothing.
+
+    Lines are read as nbgrader reads them, so that its own preprocessors give the same.
+    """
+    kept, inside = [], False
+    for line in source.split("\n"):
+        if BEGIN in line:
+            indent = line[: len(line) - len(line.lstrip())]
+            kept += [indent + part for part in stub.split("\n")]
+            inside = True
+        elif HIDDEN in line:
+            inside = True
+        elif END in line or HIDDEN_END in line:
+            inside = False
+        elif not inside:
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def _end(tokens: list[tokenize.TokenInfo], marker: tuple[int, int]) -> int:
+    """The last line of the block that a marker opens."""
     line, column = marker
     end = line
     fresh = True  # at the first token of a logical line
@@ -62,8 +90,4 @@ def _strip_first(
             break
         fresh = token.type == tokenize.NEWLINE
         end = max(end, token.end[0])
-    lines = source.split("\n")
-    indent = " " * column
-    return "\n".join(
-        [*lines[: line - 1], f'{indent}raise NotImplementedError("{message}")', *lines[end:]]
-    )
+    return end

@@ -1,26 +1,32 @@
 """Everything but scripts/NN_name.py is derived from it; this builds it, or finds what has drifted.
 
     python tools/derive.py all|taught|notebooks|assignments|readme [--check] [--force] [chapter ...]
+    python tools/derive.py assignments --variant N --to FOLDER
 
 | what        | is                                                                            |
 |-------------|-------------------------------------------------------------------------------|
 | taught      | src/circuitbook/taught/: the functions of `save` cells                        |
 | notebooks   | notebooks/: the lessons with outputs, run from the committed evidence         |
-| assignments | assignments/release/ for students, assignments/source/ with answers           |
+| assignments | assignments/: release/ for students, source/ for teachers, solutions/         |
 | readme      | the tables of README.md and docs/ between derive marks, and results/claims.md |
 
 --check writes nothing, starts no kernel, and fails on any drift, also on an output edited by hand.
 A notebook is run again only when something that it depends on has changed, or with --force.
 Under QUICK=1 or MODELS=published notebooks go to build/, never to notebooks/.
+--variant N --to FOLDER writes a source and a release with hidden draws of your own, which nobody
+can read in this repository.
 """
 
 import argparse
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+import _assignment
 import _notebook
 import _readme
+import _target
 import _taught
 from _lesson import Lesson, LessonError, lessons
 from nbclient.exceptions import CellExecutionError
@@ -56,9 +62,7 @@ def texts(part: str, all_lessons: list[Lesson]) -> Iterator[tuple[Path, str]]:
         yield taught_folder() / "__init__.py", _taught.package(names)
     elif part == "assignments":
         for lesson in all_lessons:
-            for edition, make in (("release", _notebook.student), ("source", _notebook.teacher)):
-                path = paths.ASSIGNMENTS / edition / f"{lesson.name}.ipynb"
-                yield path, _notebook.text(make(lesson))
+            yield from assignment(lesson, paths.ASSIGNMENTS)
     elif part == "readme":
         path = paths.ROOT / "README.md"
         if not path.is_file():
@@ -66,7 +70,34 @@ def texts(part: str, all_lessons: list[Lesson]) -> Iterator[tuple[Path, str]]:
         yield path, _readme.fill(path.read_text(encoding="utf-8"), all_lessons)
         yield paths.RESULTS / "claims.md", _readme.ledger(all_lessons)
         for page in sorted((paths.ROOT / "docs").glob("*.md")):
-            yield page, _readme.fill_page(page.read_text(encoding="utf-8"), page.name)
+            yield page, _readme.fill_page(page.read_text(encoding="utf-8"), page.name, all_lessons)
+
+
+def assignment(
+    lesson: Lesson, folder: Path, variant: int = _assignment.PUBLIC_VARIANT
+) -> Iterator[tuple[Path, str]]:
+    """A chapter's files in a folder of assignments; the solutions only with the public variant."""
+    file = f"{lesson.name}.ipynb"
+    target = partial(_target.target, paths.ASSIGNMENTS / "release" / file)
+    source = _assignment.source(lesson, target, variant)
+    yield folder / "release" / file, _notebook.text(_assignment.release(source))
+    yield folder / "source" / file, _notebook.text(source)
+    if variant == _assignment.PUBLIC_VARIANT:
+        yield folder / "solutions" / file, _notebook.text(_assignment.solutions(lesson, target))
+
+
+def private(all_lessons: list[Lesson], wanted: set[str], variant: int, folder: Path) -> None:
+    """Write assignments with another hidden variant, outside of the committed ones."""
+    if variant < 1 or variant == _assignment.PUBLIC_VARIANT:
+        raise LessonError(f"--variant takes a positive number other than {variant}: keep it secret")
+    folder = folder.resolve()
+    if folder.is_relative_to(paths.ASSIGNMENTS.resolve()):
+        raise LessonError(f"{folder} is committed: take --to a folder outside of assignments/")
+    for lesson in all_lessons:
+        if lesson.name in wanted:
+            for path, text in assignment(lesson, folder, variant):
+                results.write(path, text)
+    print(f"wrote {folder}/source (keep it to yourself) and {folder}/release (for students)")
 
 
 def orphans(part: str, all_lessons: list[Lesson]) -> list[Path]:
@@ -77,7 +108,7 @@ def orphans(part: str, all_lessons: list[Lesson]) -> list[Path]:
         return [p for p in sorted(taught_folder().glob("ch*.py")) if p.stem not in numbers]
     folders = {
         "notebooks": [notebooks_folder()],
-        "assignments": [paths.ASSIGNMENTS / "release", paths.ASSIGNMENTS / "source"],
+        "assignments": [paths.ASSIGNMENTS / e for e in ("release", "source", "solutions")],
     }.get(part, [])
     return [p for f in folders for p in sorted(f.glob("*.ipynb")) if p.stem not in names]
 
@@ -152,6 +183,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("part", choices=["all", *PARTS])
     parser.add_argument("--check", action="store_true", help="only say what has drifted")
     parser.add_argument("--force", action="store_true", help="run every notebook again")
+    parser.add_argument("--variant", type=int, help="assignments with hidden draws of your own")
+    parser.add_argument("--to", type=Path, help="the folder for them")
     parser.add_argument("chapter", nargs="*", help="limit the notebooks to these chapters")
     args = parser.parse_args(argv)
     try:
@@ -160,6 +193,11 @@ def main(argv: list[str] | None = None) -> int:
         wanted = set(args.chapter) or names
         if wanted - names:
             raise LessonError(f"no such chapter: {', '.join(sorted(wanted - names))}")
+        if (args.variant is None) != (args.to is None) or (args.to and args.part != "assignments"):
+            raise LessonError("private assignments: derive.py assignments --variant N --to FOLDER")
+        if args.to:
+            private(all_lessons, wanted, args.variant, args.to)
+            return 0
         parts = PARTS if args.part == "all" else [args.part]
         if not args.check:
             for part in parts:

@@ -3,18 +3,15 @@
 import numpy as np
 import torch
 
-from circuitbook.check import checker, near
-
-
-def _draw(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+from circuitbook import gauge
+from circuitbook.check import checker, draw, near, numpy_generator, torch_generator
 
 
 @checker("01.centred_contribution")
 def centred_contribution(fn):
     eye, write = torch.eye(3, dtype=torch.float64), torch.tensor([3.0, 0.0, 0.0]).double()
-    W_U, w, other = _draw(5, 7), _draw(5, seed=1), _draw(5, seed=2)
-    c = _draw(5, seed=3)
+    W_U, w, other = draw(5, 7), draw(5, seed=1), draw(5, seed=2)
+    c = draw(5, seed=3)
     yield (
         "one logit raised by three of three words stands two above the mean",
         lambda: near(fn(write, eye, 0), 2.0),
@@ -36,7 +33,7 @@ def centred_contribution(fn):
         "over the whole vocabulary the contributions sum to zero",
         lambda: near(sum(float(fn(w, W_U, t)) for t in range(7)), 0.0, 1e-9),
     )
-    yield "W_U itself is left as it was", lambda: near(W_U, _draw(5, 7), 0.0)
+    yield "W_U itself is left as it was", lambda: near(W_U, draw(5, 7), 0.0)
 
 
 def _weights():
@@ -44,7 +41,7 @@ def _weights():
         "W_E": (6, 4), "W_pos": (5, 4), "W_Q": (4, 2), "W_K": (4, 2), "W_V": (4, 2), "W_O": (2, 4),
         "W_in": (4, 3), "b_in": (3,), "W_out": (3, 4), "b_out": (4,), "W_U": (4, 6),
     }  # fmt: skip
-    return {name: _draw(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}
+    return {name: draw(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}
 
 
 def _logits(w, tokens=(0, 3, 1, 3, 5)):
@@ -62,8 +59,8 @@ def _logits(w, tokens=(0, 3, 1, 3, 5)):
 @checker("01.change_stream")
 def change_stream(fn):
     weights, before = _weights(), _weights()
-    turn = torch.linalg.qr(_draw(4, 4, seed=20))[0]
-    stretch = _draw(4, 4, seed=21) + 3 * torch.eye(4, dtype=torch.float64)
+    turn = torch.linalg.qr(draw(4, 4, seed=20))[0]
+    stretch = gauge.invertible(4, 4, generator=torch_generator(21))
     yield (
         "all eleven weights come back in their shapes",
         lambda: (
@@ -104,7 +101,7 @@ def mean_kl(fn):
     counts = np.array([[3.0, 1.0], [0.0, 4.0]])
     p = np.array([[0.75, 0.25], [1e-9, 1 - 1e-9]])
     even = np.log(np.full((2, 2), 0.5))
-    rng = np.random.default_rng(0)
+    rng = numpy_generator(0)
     more = rng.integers(0, 5, (6, 6)).astype(float)
     more[2] = 0
     log_q = np.log(rng.dirichlet(np.ones(6), 6))
@@ -157,7 +154,7 @@ def which_numbers_move(fn):
     def weights():
         thin = dict.fromkeys(("W_V", "W_Q", "W_K"), (6, 2))
         shapes = {"x": (3, 6), **thin, "W_O": (2, 6), "W_U": (6, 5)}
-        return {name: _draw(*shape, seed=30 + i) for i, (name, shape) in enumerate(shapes.items())}
+        return {name: draw(*shape, seed=30 + i) for i, (name, shape) in enumerate(shapes.items())}
 
     def stream(w, G):
         back = torch.linalg.inv(G)
@@ -168,12 +165,13 @@ def which_numbers_move(fn):
         new = {"W_V": w["W_V"] @ R, "W_O": back @ w["W_O"], "W_Q": w["W_Q"] @ R}
         return w | new | {"W_K": w["W_K"] @ back.T}
 
-    stretch = _draw(6, 6, seed=40) + 2 * torch.eye(6, dtype=torch.float64)
+    stretch = gauge.invertible(6, 6, generator=torch_generator(40))
+    turn = gauge.invertible(2, 2, generator=torch_generator(42))
     changed = {
         "rotated stream": lambda w: stream(w, torch.linalg.qr(stretch)[0]),
         "stretched stream": lambda w: stream(w, stretch),
-        "other head coordinates": lambda w: heads(w, stretch[:2, :2]),
-        "shifted unembedding": lambda w: w | {"W_U": w["W_U"] + _draw(6, 1, seed=41)},
+        "other head coordinates": lambda w: heads(w, turn),
+        "shifted unembedding": lambda w: w | {"W_U": w["W_U"] + draw(6, 1, seed=41)},
     }
     hints = {
         "rotated stream": "Lengths and angles of stream vectors stay. Their coordinates do not.",

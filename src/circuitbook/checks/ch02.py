@@ -3,12 +3,8 @@
 import torch
 
 from circuitbook import gauge, scan
-from circuitbook.check import checker, near
-
-
-def draw(*shape, seed=0):
-    """Standard normal numbers, float64."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+from circuitbook.check import checker, draw, near, torch_generator
+from circuitbook.checks.draws import pick
 
 
 @checker("02.qk_score")
@@ -17,7 +13,7 @@ def qk_score(fn):
     W_Q, W_K = flat.clone(), flat.clone()
     W_Q[0, 1], W_K[2, 1] = 6.0, 1.0  # token 0 asks in coordinate 1, token 2 answers there
     E, Q, K = draw(5, 6), draw(6, 4, seed=1), draw(6, 4, seed=2)
-    R = gauge.invertible(4, 4, generator=torch.Generator().manual_seed(3))
+    R = gauge.invertible(4, 4, generator=torch_generator(3))
     turned = Q @ R, K @ torch.linalg.inv(R).mT
 
     yield (
@@ -82,9 +78,12 @@ def copying_score(fn):
     E, P = draw(40, 12), torch.linalg.qr(draw(12, 6, seed=1))[0]
     V, O, U = draw(12, 6, seed=2), draw(6, 12, seed=3), draw(12, 40, seed=4)
     J = draw(6, 6, seed=5)
-    R = gauge.invertible(6, 6, generator=torch.Generator().manual_seed(6))
-    many = draw(6_000_000, 1, seed=7).float()
+    R = gauge.invertible(6, 6, generator=torch_generator(6))
     c = 5 * draw(12, 1, seed=8)
+
+    def many():
+        tokens, one = draw(6_000_000, 1, seed=7).float(), torch.ones(1, 1)
+        return near(fn(tokens, one, one, tokens.mT), 1, 1e-4)
 
     yield "a head that writes back what it reads scores one", lambda: near(fn(E, P, P.mT, E.mT), 1)
     yield "its opposite scores minus one", lambda: near(fn(E, P, -P.mT, E.mT), -1)
@@ -109,7 +108,7 @@ def copying_score(fn):
     )
     yield (
         "six million tokens are no problem, because the table is never built",
-        lambda: near(fn(many, torch.ones(1, 1), torch.ones(1, 1), many.mT), 1, 1e-4),
+        many,
         "The nonzero eigenvalues of A B are those of B A.",
     )
 
@@ -123,15 +122,20 @@ def fooling_head(fn):
         on_top = (scan.self_rank(A, B) == 1).sum()
         return scan.copying_score(A, B).item(), int(on_top)
 
-    yield "both matrices are n by n", lambda: all(tuple(w.shape) == (9, 9) for w in fn(9))
-    for n in (8, 30):
+    size = pick(9, 6, 20, seed=0)
+    yield (
+        "both matrices are n by n",
+        lambda: all(tuple(w.shape) == (size, size) for w in fn(size)),
+    )
+    sizes = {"a small": pick(8, 7, 12, seed=1), "a larger": pick(30, 24, 40, seed=2)}
+    for kind, n in sizes.items():
         yield (
-            f"all but one of {n} tokens are on top of their own row",
+            f"in {kind} vocabulary all tokens but one are on top of their own row",
             lambda n=n: tests(n)[1] >= n - 1,
             "W_V W_O is the whole table here. What does the identity give?",
         )
         yield (
-            f"the copying score for {n} tokens is at most -0.5",
+            f"in {kind} vocabulary the copying score is at most -0.5",
             lambda n=n: tests(n)[0] <= -0.5,
             "One negative eigenvalue can outweigh all the others if it is large enough.",
         )

@@ -3,14 +3,10 @@
 import torch
 
 from circuitbook import cut, heads
-from circuitbook.check import checker, near
+from circuitbook.check import checker, draw, near, torch_generator
+from circuitbook.checks.draws import pick, shuffled
 from circuitbook.config import Config
 from circuitbook.model import Transformer
-
-
-def draw(*shape, seed=0):
-    """Standard normal numbers, float64."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def pattern(n, seed):
@@ -50,24 +46,29 @@ def one_big_matrix(fn):
 
 @checker("03.count_paths")
 def count_paths(fn):
+    few, many, other = pick(4, 2, 6, seed=0), pick(6, 5, 9, seed=1), pick(8, 4, 12, seed=2)
     yield "the direct path is one path", lambda: all(fn(L, 5, 0) == 1 for L in (0, 1, 2, 7))
     yield "one layer of 3 heads has three paths of order 1", lambda: fn(1, 3, 1) == 3
     yield (
         "all orders together: (1 + heads) to the power of layers",
         lambda: all(
-            sum(fn(L, H, k) for k in range(L + 1)) == (1 + H) ** L for L in range(5) for H in (1, 4)
+            sum(fn(L, H, k) for k in range(L + 1)) == (1 + H) ** L
+            for L in range(5)
+            for H in (1, few)
         ),
         "Choose the layers in which a head is passed, then a head in each of them.",
     )
     yield (
         "no path passes more heads than there are layers",
-        lambda: fn(2, 8, 3) == 0 and fn(0, 8, 1) == 0,
+        lambda: fn(2, other, 3) == 0 and fn(0, other, 1) == 0,
         "Heads of one layer cannot follow each other.",
     )
     yield (
         "one layer more: either it is passed by, or through one of its heads",
         lambda: all(
-            fn(L + 1, 6, k) == fn(L, 6, k) + 6 * fn(L, 6, k - 1) for L in (2, 3) for k in (1, 2)
+            fn(L + 1, many, k) == fn(L, many, k) + many * fn(L, many, k - 1)
+            for L in (2, 3)
+            for k in (1, 2)
         ),
     )
 
@@ -116,7 +117,7 @@ def virtual_head(fn):
 def small_model(silent=None):
     """A two-layer random model whose heads matter, float64; `silent` names a head that is mute."""
     cfg = Config(2, d_model=20, n_heads=2, d_head=5, n_ctx=16, d_vocab=30)
-    model = Transformer(cfg, seed=3).double().requires_grad_(False)
+    model = Transformer(cfg, seed=torch_generator(3).initial_seed()).double().requires_grad_(False)
     for name, p in model.named_parameters():
         p.mul_(3.0 if "W_" in name else 1.0)
     if silent is not None:
@@ -145,7 +146,8 @@ def with_and_without(model, tokens, writer, reader):
 @checker("03.term_and_cut")
 def term_and_cut(fn):
     model = small_model()
-    tokens = torch.tensor([[0, 7, 3, 9, 7, 3, 21, 4], [0, 1, 1, 2, 8, 2, 5, 5]])
+    names = torch.tensor([0, *shuffled(range(1, 30), seed=4)])  # BOS stays what it is
+    tokens = names[torch.tensor([[0, 7, 3, 9, 7, 3, 21, 4], [0, 1, 1, 2, 8, 2, 5, 5]])]
 
     def both(writer, reader, of=model):
         with torch.no_grad():

@@ -3,12 +3,8 @@
 import torch
 
 from circuitbook import gauge, probe
-from circuitbook.check import checker, near
-
-
-def draw(*shape, seed=0):
-    """Standard normal numbers, float64."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+from circuitbook.check import Stopped, checker, draw, near, torch_generator
+from circuitbook.checks.draws import pick, shuffled
 
 
 def causal(n, seed=0):
@@ -31,13 +27,15 @@ def moved(pattern, step):
 
 @checker("06.prefix_matching")
 def prefix_matching(fn):
-    tokens = torch.tensor([0, 5, 7, 9, 5, 7, 5])
+    word = torch.tensor([0, *shuffled(range(1, 30), seed=5)])  # BOS stays what it is
+    tokens = word[[0, 5, 7, 9, 5, 7, 5]]
     ideal = probe.synthetic_pattern("induction", tokens[None])[0, 0]
     copies = probe.synthetic_pattern("duplicate", tokens[None])[0, 0]
     one = torch.zeros(7, 7, dtype=torch.float64)
     one[:, 0] = 1.0
     one[4, 0], one[4, 2], one[4, 3] = 0.5, 0.3, 0.2  # query 4 reads a 5: the key after 1 is 2
-    long = torch.tensor([0, *[3, 4, 8, 6, 2], 11, *[3, 4, 8, 6, 2], 12, 13, *[3, 4, 8, 6, 2]])
+    block = [3, 4, 8, 6, 2]
+    long = word[[0, *block, 11, *block, 12, 13, *block]]
     random = causal(len(long), seed=4)
     reference = probe.prefix_matching_score(random[None, None], long[None]).item()
 
@@ -71,24 +69,30 @@ def prefix_matching(fn):
 def fooling_pattern(fn):
     def score(period, copies, seed=0):
         pattern = torch.as_tensor(fn(period, copies)).double()
-        generator = torch.Generator().manual_seed(seed)
-        block = 1 + torch.randperm(500, generator=generator)[:period]
+        block = 1 + torch.randperm(500, generator=torch_generator(seed))[:period]
         tokens = torch.cat([torch.zeros(1, dtype=torch.long), block.repeat(copies)])[None]
         return probe.prefix_matching_score(pattern[None, None], tokens).item()
 
     def table(period, copies):
         return torch.as_tensor(fn(period, copies)).double()
 
-    yield "the shape is [n, n]", lambda: tuple(table(5, 3).shape) == (16, 16)
-    yield "no query looks ahead", lambda: bool((table(5, 3).triu(1) == 0).all())
+    some = pick(5, 4, 9, seed=1), pick(3, 2, 5, seed=2)
+    n = 1 + some[0] * some[1]
+    yield "the shape is [n, n]", lambda: tuple(table(*some).shape) == (n, n)
+    yield "no query looks ahead", lambda: bool((table(*some).triu(1) == 0).all())
     yield (
         "every row sums to one",
-        lambda: near(table(5, 3).sum(-1), torch.ones(16).double(), 1e-6),
+        lambda: near(table(*some).sum(-1), torch.ones(n).double(), 1e-6),
         "The first rows have no key so far back. Let them rest on BOS.",
     )
-    for period, copies in ((25, 4), (50, 2), (3, 2)):
+    sizes = {
+        "four copies of a long block": (pick(25, 20, 30, seed=3), 4),
+        "two copies of a longer block": (pick(50, 40, 60, seed=4), 2),
+        "two copies of a block of a few tokens": (pick(3, 3, 7, seed=5), 2),
+    }
+    for case, (period, copies) in sizes.items():
         yield (
-            f"it scores one on {copies} copies of a block of {period}",
+            f"it scores one on {case}",
             lambda period=period, copies=copies: near(score(period, copies), 1.0, 1e-6),
             "The token after the earlier copy stands one place nearer than the earlier copy.",
         )
@@ -102,7 +106,9 @@ def _dangerous_offsets(fn, words, n=3):
         drawn.append(tokens)
         return follows("induction")(tokens)
 
-    fn(spy, words, torch.Generator().manual_seed(0))
+    fn(spy, words, torch_generator(0))
+    if not drawn:
+        raise Stopped("Your function never asks the head for its pattern.")
     total = torch.zeros(max(t.shape[1] for t in drawn))
     for tokens in drawn:
         wanted = probe.after_earlier_copies(tokens)
@@ -118,7 +124,7 @@ def honest_score(fn):
     ideal = follows("induction")
 
     def score(head, seed=0):
-        return float(fn(head, words, torch.Generator().manual_seed(seed)))
+        return float(fn(head, words, torch_generator(seed)))
 
     def lazy(tokens, rows=slice(None)):
         pattern = ideal(tokens)
@@ -162,7 +168,7 @@ def matching_share(fn):
     turn = eye.roll(1, 0)  # x turn: the next coordinate
     E, OV, QK = draw(30, 12), draw(12, 12, seed=1), draw(12, 12, seed=2)
     flip = torch.linalg.inv(OV).mT  # then E QK OV^T E^T = E E^T when QK = flip
-    G = gauge.invertible(12, 12, generator=torch.Generator().manual_seed(3))
+    G = gauge.invertible(12, 12, generator=torch_generator(3))
     back = torch.linalg.inv(G)
     moved_on = QK.clone()
 
@@ -221,7 +227,7 @@ def key_cut(fn):
     orthogonal = torch.eye(8, dtype=torch.float64)[:, :3]
     unseen = zero.clone()
     unseen[:, 5] = 7.0  # W_K reads the first three coordinates only
-    constant = w[:1].expand(6, -1)
+    constant = w[:1].repeat(6, 1)
 
     yield (
         "rows sum to one and nobody looks ahead",

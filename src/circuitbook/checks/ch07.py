@@ -2,12 +2,8 @@
 
 import torch
 
-from circuitbook.check import checker, near
-
-
-def draw(*shape, seed=0):
-    """Standard normal numbers, float64."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+from circuitbook.check import checker, draw, near
+from circuitbook.checks.draws import pick
 
 
 def causal(heads, n, seed=0):
@@ -21,13 +17,15 @@ def parameter_counts(fn):
     def pair(*given, **more):
         return [int(x) for x in fn(*given, **more)]
 
+    d_head, layers, d_mlp = pick(4, 2, 9, seed=0), pick(5, 3, 9, seed=1), pick(20, 7, 40, seed=2)
+    d = 4 * d_head
     yield (
         "without biases, four square matrices and two of four times the width: 4 and 8 d²",
-        lambda: pair(1, 16, 4, 4, 64, biases=False) == [4 * 256, 8 * 256],
+        lambda: pair(1, d, 4, d_head, 4 * d, biases=False) == [4 * d * d, 8 * d * d],
     )
     yield (
         "no MLP has no parameters, not even biases",
-        lambda: pair(2, 16, 4, 4, 0)[1] == 0 and pair(2, 16, 4, 4, 0, biases=False)[1] == 0,
+        lambda: pair(2, d, 4, 4, 0)[1] == 0 and pair(2, d, 4, 4, 0, biases=False)[1] == 0,
         "With d_mlp = 0 there is no output bias either.",
     )
     yield (
@@ -42,7 +40,7 @@ def parameter_counts(fn):
     )
     yield (
         "layers add up",
-        lambda: pair(5, 12, 3, 4, 20) == [5 * x for x in pair(1, 12, 3, 4, 20)],
+        lambda: pair(layers, 12, 3, 4, d_mlp) == [layers * x for x in pair(1, 12, 3, 4, d_mlp)],
     )
     yield (
         "the sizes of GPT-2 give 28,348,416 and 56,669,184",
@@ -174,7 +172,7 @@ def windows_needed(fn):
     hand_a[:, 5] = x  # with early token 1 and late token 6 the difference of scores is x
     pairs = torch.tensor([0, 0, 1, 1])
     alike = torch.tensor([0, 1, 0, 1])
-    ahead = draw(4, 1, seed=6).expand(4, 6)  # one model is better or worse on all tokens alike
+    ahead = draw(4, 1, seed=6).repeat(1, 6)  # one model is better or worse on all tokens alike
     twice = [torch.cat([m, m]) for m in (a, b)]
 
     yield (

@@ -2,18 +2,15 @@
 
 import torch
 
-from circuitbook.check import checker, near
-
-
-def draw(*shape, seed=0):
-    """Standard normal numbers, float64."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+from circuitbook import gauge
+from circuitbook.check import checker, draw, near, torch_generator
+from circuitbook.checks.draws import pick
 
 
 def inputs(p, n, count, seed=0):
     """Features [n, count], each on with probability p, then uniform between zero and one."""
-    g = torch.Generator().manual_seed(seed)
-    value, gate = torch.rand(2, n, count, generator=g, dtype=torch.float64)
+    drawn = torch.rand(2, n, count, generator=torch_generator(seed), dtype=torch.float64)
+    value, gate = drawn
     return value * (gate < p)
 
 
@@ -40,7 +37,7 @@ def toy_loss(fn):
     alone = torch.tensor([[0.7, 0.0], [0.0, 0.4]], dtype=torch.float64)
     met = torch.tensor([[0.7], [0.4]], dtype=torch.float64)
     W, b, x, I = draw(2, 5), draw(5, seed=1), inputs(0.4, 5, 50), draw(5, seed=2).exp()
-    half = [fn(W, b, x[:, :25], I), fn(W, b, x[:, 25:], I)]
+    halves = x[:, :25], x[:, 25:]
     turn = torch.linalg.qr(draw(2, 2, seed=3))[0]
 
     yield (
@@ -82,7 +79,7 @@ def toy_loss(fn):
     )
     yield (
         "two halves of the inputs: the loss of all is the mean of both",
-        lambda: near(fn(W, b, x, I), sum(half) / 2, 1e-9),
+        lambda: near(fn(W, b, x, I), sum(fn(W, b, half, I) for half in halves) / 2, 1e-9),
         "Average over inputs.",
     )
     yield (
@@ -101,6 +98,11 @@ def two_plans(fn):
             guess = torch.stack([x[0], torch.full_like(x[1], p / 2)])
         return (((x - guess) ** 2).mean(1) * torch.tensor([1.0, r])).sum().item()
 
+    part, low, high = (
+        pick(usual, *ends, seed=i) / 100
+        for i, (usual, *ends) in enumerate(((60, 35, 95), (30, 20, 45), (70, 55, 90)))
+    )
+    below, above = pick(10, 5, 30, seed=3) / 100, pick(90, 60, 95, seed=4) / 100
     yield (
         "two losses come back",
         lambda: len(fn(0.5, 0.5)) == 2,
@@ -108,12 +110,12 @@ def two_plans(fn):
     )
     yield (
         "features that are always on: giving one up costs its variance, r/12",
-        lambda: near(fn(1.0, 0.6)[0], 0.6 / 12),
+        lambda: near(fn(1.0, part)[0], part / 12),
         "The bias answers with the mean p/2. What remains is E x² - (E x)².",
     )
     yield (
         "features that are always on: the pair loses E min² for each, weighted",
-        lambda: near(fn(1.0, 0.6)[1], 1.6 / 6),
+        lambda: near(fn(1.0, part)[1], (1 + part) / 6),
         "When both are on, both err by the smaller value, whatever their order.",
     )
     for p, r in ((0.3, 1.0), (0.8, 0.4)):
@@ -129,11 +131,11 @@ def two_plans(fn):
         )
     yield (
         "both plans cost the same at p = 4r/(2 + 5r)",
-        lambda: all(near(*fn(4 * r / (2 + 5 * r), r)) for r in (0.05, 0.3, 0.7, 1.0)),
+        lambda: all(near(*fn(4 * r / (2 + 5 * r), r)) for r in (0.05, low, high, 1.0)),
     )
     yield (
         "below that border the pair is better, above it the first alone",
-        lambda: fn(0.1, 0.5)[1] < fn(0.1, 0.5)[0] and fn(0.9, 0.5)[1] > fn(0.9, 0.5)[0],
+        lambda: fn(below, 0.5)[1] < fn(below, 0.5)[0] and fn(above, 0.5)[1] > fn(above, 0.5)[0],
         "Is the order of the two losses right?",
     )
 
@@ -194,7 +196,7 @@ def feature_dimensionality(fn):
 
 @checker("08.leverages")
 def leverages(fn):
-    W, G = draw(3, 8), draw(3, 3, seed=1) + 2 * torch.eye(3)
+    W, G = draw(3, 8), gauge.invertible(3, 3, generator=torch_generator(1))
     flat = torch.cat([draw(2, 6, seed=2), torch.zeros(2, 6).double()])
     far = torch.cat([0.01 * torch.eye(3), torch.zeros(3, 3)], 1).double()
     far[0, 3] = 1.0

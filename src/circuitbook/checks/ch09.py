@@ -2,12 +2,8 @@
 
 import torch
 
-from circuitbook.check import checker, near
-
-
-def draw(*shape, seed=0):
-    """Standard normal numbers, float64."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+from circuitbook.check import checker, draw, near
+from circuitbook.checks.draws import shuffled
 
 
 def dictionary(seed=0, d=5, latents=9):
@@ -180,12 +176,16 @@ def edges_into(fn):
 
 @checker("09.swap_first_title")
 def swap_first_title(fn):
-    aunt, uncle = 7, 9
+    word = torch.tensor([0, *shuffled(range(1, 40), seed=0)])  # BOS stays what it is
+    aunt, uncle = int(word[7]), int(word[9])
 
     def swap(*tokens):
-        return torch.as_tensor(fn(torch.tensor(tokens), aunt, uncle)).tolist()
+        return torch.as_tensor(fn(word[list(tokens)], aunt, uncle)).tolist()
 
-    prompt = torch.tensor([0, 3, 7, 5, 2, 7])
+    def words(*tokens):
+        return word[list(tokens)].tolist()
+
+    prompt = word[[0, 3, 7, 5, 2, 7]]
 
     def again():
         return fn(torch.as_tensor(fn(prompt.clone(), aunt, uncle)), aunt, uncle)
@@ -197,18 +197,18 @@ def swap_first_title(fn):
 
     yield (
         "Aunt … Aunt becomes Uncle … Aunt",
-        lambda: swap(0, 3, 7, 5, 2, 7) == [0, 3, 9, 5, 2, 7],
+        lambda: swap(0, 3, 7, 5, 2, 7) == words(0, 3, 9, 5, 2, 7),
         "Only the title before the name changes. The last token asks the question: leave it.",
     )
     yield (
         "Uncle … Uncle becomes Aunt … Uncle",
-        lambda: swap(0, 9, 5, 2, 9) == [0, 7, 5, 2, 9],
+        lambda: swap(0, 9, 5, 2, 9) == words(0, 7, 5, 2, 9),
         "The control goes both ways.",
     )
-    yield "the name and all other words stay", lambda: swap(0, 1, 7, 8, 2, 7)[3:5] == [8, 2]
+    yield "the name and all other words stay", lambda: swap(0, 1, 7, 8, 2, 7)[3:5] == words(8, 2)
     yield (
         "a title in the middle is not the first",
-        lambda: swap(0, 7, 5, 9, 4, 7) == [0, 9, 5, 9, 4, 7],
+        lambda: swap(0, 7, 5, 9, 4, 7) == words(0, 9, 5, 9, 4, 7),
     )
     yield (
         "applied twice it gives the prompt back",

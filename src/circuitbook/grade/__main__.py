@@ -1,0 +1,198 @@
+"""Grade notebooks: python -m circuitbook.grade SOURCE SUBMISSION [--variant N] [--json OUT].
+
+SOURCE: a notebook of assignments/source, or that folder. SUBMISSION: a student's notebook, or a
+folder with a file for each student, or with a folder for each student (student/02_qk_ov.ipynb).
+"""
+
+import argparse
+import json
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from circuitbook.grade import ExerciseReport, GradeError, Limits, Report, grade_notebook
+from circuitbook.grade.client import isolation
+from circuitbook.grade.source import exercise_name, exercises, lesson, text, variant
+
+MAX_FILE = 100  # MB of one submitted notebook
+
+
+def main(given: list[str] | None = None) -> int:
+    """The command. 0: everything was graded; 1: something could not be; 2: nothing could."""
+    asked = _arguments().parse_args(given)
+    limits = Limits(wall=asked.timeout, law=asked.law, memory=asked.memory)
+    try:
+        sources = read_sources(asked.source)
+        files = submissions(asked.submission)
+        for source in sources.values() if asked.variant is None else ():
+            variant(source)  # says what to do where none is named, before anything runs
+        with ThreadPoolExecutor(asked.jobs) as pool:
+            reports = list(
+                pool.map(lambda f: grade_file(f, sources, asked.variant, limits), files.values())
+            )
+        graded = dict(zip(files, reports, strict=True))
+        if asked.json:
+            write(asked.json, graded)
+    except (GradeError, OSError) as error:
+        print(f"grade: {error}", file=sys.stderr)
+        return 2
+    for name, report in graded.items():
+        print(summary(name, report))
+    return int(any(r.error for r in graded.values()))
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m circuitbook.grade",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("source", type=Path, metavar="SOURCE")
+    parser.add_argument("submission", type=Path, metavar="SUBMISSION")
+    parser.add_argument("--variant", type=_number, help="of the hidden draws; default: SOURCE's")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write all marks to this file")
+    default = Limits()
+    parser.add_argument("--timeout", type=_seconds, default=default.wall, metavar="S",
+                        help="seconds for a notebook (%(default)g)")  # fmt: skip
+    parser.add_argument("--law", type=_seconds, default=default.law, metavar="S",
+                        help="seconds for one law (%(default)g)")  # fmt: skip
+    parser.add_argument("--memory", type=_number, default=default.memory, metavar="MB",
+                        help="memory beyond Python's own (%(default)d)")  # fmt: skip
+    parser.add_argument("--jobs", type=_number, default=max(1, min(8, os.cpu_count() or 1)),
+                        help="notebooks at a time (%(default)d)")  # fmt: skip
+    return parser
+
+
+def _number(word: str) -> int:
+    if not word.isascii() or not word.isdigit():
+        raise argparse.ArgumentTypeError(f"{word!r} is not a whole number from 0 on")
+    return int(word)
+
+
+def _seconds(word: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number of seconds")
+    return value
+
+
+# ---- files --------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> NotebookNode:
+    """The notebook of a file; cells may be in any state. Errors: GradeError in one line."""
+    if path.is_symlink() or not path.is_file():  # a link could lead to another student's work
+        raise GradeError(f"{path.name} is not a file of its own")
+    if path.stat().st_size > MAX_FILE * 1e6:
+        raise GradeError(f"{path.name} is larger than {MAX_FILE} MB: clear its outputs and save it")
+    try:
+        book = json.loads(path.read_bytes())
+        cells = book["cells"] if "cells" in book else nbformat.convert(_node(book), 4)["cells"]
+        if not isinstance(cells, list) or not all(isinstance(c, dict) for c in cells):
+            raise ValueError
+        metadata = book.get("metadata", {})
+        return _node({"cells": cells, "metadata": metadata if isinstance(metadata, dict) else {}})
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError):
+        raise GradeError(f"{path.name} is not a notebook: save it again from Jupyter") from None
+
+
+def _node(book: dict) -> NotebookNode:
+    return nbformat.from_dict(book)
+
+
+def read_sources(path: Path) -> dict[str, NotebookNode]:
+    """lesson -> source, of one notebook or of a folder of them."""
+    if not path.exists():
+        raise GradeError(f"there is no {path}; SOURCE is a notebook of assignments/source")
+    files = sorted(path.glob("*.ipynb")) if path.is_dir() else [path]
+    found = {p.stem: read(p) for p in files}
+    if not found:
+        raise GradeError(f"there is no notebook in {path}")
+    return {lesson(book) or stem: book for stem, book in found.items()}
+
+
+def submissions(path: Path) -> dict[str, Path]:
+    """name -> file, for one notebook, or for all below a folder (no hidden ones)."""
+    if not path.exists():
+        raise GradeError(f"there is no {path}; SUBMISSION is a notebook or a folder of them")
+    if not path.is_dir():
+        return {path.name: path}
+    files = [
+        p for p in sorted(path.rglob("*.ipynb"))
+        if not any(part.startswith(".") for part in p.relative_to(path).parts)
+    ]  # fmt: skip
+    if not files:
+        raise GradeError(f"there is no notebook in {path}")
+    return {p.relative_to(path).as_posix(): p for p in files}
+
+
+def _source_of(book: NotebookNode, path: Path, sources: dict[str, NotebookNode]) -> NotebookNode:
+    """The assignment that a notebook answers: by its own word, its exercises, its file's name."""
+    if len(sources) == 1:
+        return next(iter(sources.values()))
+    cells = [text(c) for c in book["cells"] if c.get("cell_type") == "code"]
+    chapters = {exercise_name(c)[:2] for c in cells} - {""}
+    names = [n for n in sources if n == lesson(book)] or [n for n in sources if n[:2] in chapters]
+    names = names or [n for n in sources if n in path.name]
+    if len(names) != 1:
+        raise GradeError(f"{path.name}: name the file after its chapter, like 02_qk_ov.ipynb")
+    return sources[names[0]]
+
+
+def grade_file(
+    path: Path, sources: dict[str, NotebookNode], number: int | None, limits: Limits
+) -> Report:
+    """The marks of one file; a file that is no notebook has none, and says so."""
+    try:
+        book = read(path)
+        source = _source_of(book, path, sources)
+    except GradeError as error:
+        return _unread(str(error), sources)
+    return grade_notebook(book, source, number, limits)
+
+
+def _unread(why: str, sources: dict[str, NotebookNode]) -> Report:
+    """No points for what is no notebook; where there is one assignment, for each exercise of it."""
+    report = Report("", isolation=isolation(), error=why)
+    if len(sources) == 1:
+        (report.lesson, source), *_ = sources.items()
+        for e in exercises(source):
+            report.exercises[e.name] = ExerciseReport(e.name, e.points, answered=False)
+    return report
+
+
+def write(path: Path, graded: dict[str, Report]) -> None:
+    """All marks as one JSON file; the old one stays until the new one is whole."""
+    reports = {name: report.plain() for name, report in graded.items()}
+    isolation = next(iter(reports.values()))["isolation"]
+    for report in reports.values():
+        report.pop("isolation")
+    data = {"isolation": isolation, "submissions": reports}
+    fresh = path.with_name(path.name + ".new")
+    fresh.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    fresh.replace(path)
+
+
+def summary(name: str, report: Report) -> str:
+    """A few lines to read: marks, and of each unfinished exercise the first law that fails."""
+    lines = [f"{name}: {report.points:g} of {report.possible:g} points"]
+    lines += [f"  {report.error}"] if report.error else []
+    for e in report.exercises.values():
+        lines.append(f"  {e.name:<24} {e.points:>5g} of {e.possible:g}  {e.status}")
+        failed = next((law for law in e.laws if not law.passed), None)
+        if e.answered and failed:
+            lines.append(f"      {failed.words()}".replace("\n", "\n      "))
+        lines += [f"      note: {note}" for note in e.notes]
+    lines += [f"  note: {note}" for note in report.notes]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

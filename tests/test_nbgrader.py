@@ -1,0 +1,336 @@
+"""A folder of notebooks goes through all of nbgrader's steps, whatever state each of them is in.
+
+One run with nine students of chapter 02 is made once; the tests read what came of it.
+"""
+
+import csv
+import json
+import re
+import shutil
+import sys
+from functools import partial
+from pathlib import Path
+from unittest import mock
+
+import _assignment
+import _nbgrader
+import nbformat
+import pytest
+from _lesson import read
+from nbgrader.api import Gradebook
+from nbgrader.preprocessors import Execute
+from nbgrader.utils import determine_grade
+
+from circuitbook.grade.__main__ import main as small_grader
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "tools"))
+LESSON = read(HERE.parent / "scripts" / "02_qk_ov.py")
+NAME, VARIANT = LESSON.name, 860421
+ASKED = LESSON.written[0]
+ANSWERS = {c.exercise.name: c.source.replace("# solution", "# mine") for c in LESSON.cells
+           if c.exercise}  # fmt: skip
+PARTIAL = """def qk_score(query, key, W_E, W_Q, W_K):
+    return W_E[query] @ W_Q @ (W_E[key] @ W_K)
+"""
+
+
+def command(*args):
+    """`python tools/grade.py ...`: its name is that of our package, so it is loaded by path."""
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("grade_tool", HERE.parent / "tools" / "grade.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main([str(a) for a in args])
+
+
+def fresh(source):
+    """A release, as a student gets it."""
+    return _assignment.release(nbformat.from_dict(json.loads(json.dumps(source))))
+
+
+def answered(source, words="", **answers):
+    """A release with answers written into it."""
+    book = fresh(source)
+    for cell in book.cells:
+        kind = cell.metadata.get("circuitbook", {}).get("kind")
+        name = cell.metadata.get("circuitbook", {}).get("name", "")
+        if kind == "code":
+            cell.source = answers.get(name.partition(".")[2], ANSWERS[name]) or cell.source
+        elif kind == "written":
+            cell.source = words or cell.source
+    return book
+
+
+def without(book, *kinds):
+    book.cells = [c for c in book.cells if not str(
+        c.metadata.get("nbgrader", {}).get("grade_id", "")).startswith(kinds)]  # fmt: skip
+    return book
+
+
+def mangled(book):
+    """Ids twice, points raised, an old schema, a test that gives all points."""
+    for cell in book.cells:
+        meta = cell.metadata.get("nbgrader")
+        if meta:
+            meta.update(grade_id="test-02-qk_score", schema_version=1, points=100, locked=False)
+            if meta.get("grade") and cell.cell_type == "code":
+                cell.source = "100.0"
+    return book
+
+
+def plain(book):
+    for cell in book.cells:
+        cell.metadata.clear()
+    book.cells = book.cells[::-1]
+    return book
+
+
+def one_cell(book):
+    """Everything that was answered, in one cell, and nothing else."""
+    code = "\n\n".join(c.source for c in book.cells if c.metadata.get("circuitbook", {}).get("kind")
+                       == "code")  # fmt: skip
+    book.cells = [nbformat.v4.new_code_cell(code)]
+    return book
+
+
+def hand_in(folder, source):
+    """Nine submissions in both layouts."""
+    give = partial(answered, source)
+    words = "It **proves** <script>alert(1)</script> ![x](http://example.org/x.png) nothing."
+    leave = "def qk_score(*args):\n    import os\n    os._exit(0)\n"
+    opening = ANSWERS["02.qk_score"] + "\n### BEGIN HIDDEN TESTS\n"
+    books = {
+        f"ada_{NAME}.ipynb": give(words),
+        f"bob/{NAME}.ipynb": fresh(source),
+        f"cy_{NAME}.ipynb": without(give(qk_score=PARTIAL), "test", "check"),
+        f"dot_{NAME} (1).ipynb": plain(give(words)),
+        f"eve/{NAME}.ipynb": mangled(give(source_writes=None)),
+        f"fay/{NAME}.ipynb": give(qk_score=leave),
+        f"gus_{NAME}.ipynb": one_cell(give()),
+        f"hal_{NAME}.ipynb": give(qk_score=opening),
+    }
+    for name, book in books.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(nbformat.writes(nbformat.from_dict(book)), encoding="utf-8")
+    (folder / f"ivy_{NAME}.ipynb").write_bytes(b"\xff not a notebook")
+    (folder / "notes.ipynb").write_text("{}")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A teacher's folder after `make grade`: sources with a private variant, submissions, marks."""
+    root = tmp_path_factory.mktemp("grading")
+    (root / "source").mkdir()
+    source = _assignment.source(LESSON, lambda *a: pytest.fail("02 draws nothing"), VARIANT)
+    (root / "source" / f"{NAME}.ipynb").write_text(nbformat.writes(source), encoding="utf-8")
+    hand_in(root / "sent", source)
+    before = {p: p.read_bytes() for p in (root / "sent").rglob("*.ipynb")}
+    with mock.patch.object(Execute, "preprocess", side_effect=AssertionError("a kernel")):
+        status = command(root / "sent", "--source", root / "source", "--to", root / "course")
+    assert status == 0
+    assert {p: p.read_bytes() for p in (root / "sent").rglob("*.ipynb")} == before
+    return root
+
+
+def table(root):
+    with (root / "course" / "grades.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def points(root, student):
+    rows = [row for row in table(root) if row["student"] == student]
+    return {row["exercise"].partition(".")[2]: float(row["points"]) for row in rows}
+
+
+def page(root, student):
+    return (root / "course" / "feedback" / student / NAME / f"{NAME}.html").read_text()
+
+
+FULL = {e.function: e.points for e in LESSON.exercises} | {ASKED.function: 0}
+
+
+# ---- marks --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("student", "lost"),
+    [
+        ("ada", {}),
+        ("bob", {e.function: 0 for e in LESSON.exercises}),
+        ("dot", {}),
+        ("eve", {"source_writes": 0}),
+        ("fay", {"qk_score": 0}),
+        ("gus", {}),
+        ("hal", {}),
+        ("ivy", {e.function: 0 for e in LESSON.exercises}),
+    ],
+)
+def test_whatever_was_done_to_a_notebook_its_answers_are_marked(made, student, lost):
+    assert points(made, student) == FULL | lost
+
+
+def test_part_of_the_laws_gives_part_of_the_points(made):
+    got = points(made, "cy")
+    assert 0 < got["qk_score"] < FULL["qk_score"]
+    assert got | {"qk_score": 1} == FULL | {"qk_score": 1}
+
+
+def test_the_small_grader_gives_the_same_marks(made, tmp_path):
+    out = tmp_path / "marks.json"
+    for name in (f"cy_{NAME}.ipynb", f"eve/{NAME}.ipynb", f"fay/{NAME}.ipynb"):
+        status = small_grader(
+            [str(made / "source" / f"{NAME}.ipynb"), str(made / "sent" / name), "--json", str(out)]
+        )
+        assert status == 0
+        marks = json.dumps(json.loads(out.read_text()))
+        for exercise, value in points(made, re.match("[a-z]+", name)[0]).items():
+            if exercise != ASKED.function:
+                found = re.search(rf'"02\.{exercise}": {{"points": ([0-9.]+)', marks)
+                assert float(found[1]) == value, (name, exercise)
+
+
+def test_the_table_has_a_row_for_each_exercise_and_says_what_waits(made):
+    rows = [row for row in table(made) if row["student"] == "ada"]
+    assert [row["exercise"] for row in rows] == [e.name for e in LESSON.exercises + LESSON.written]
+    total = sum(e.points for e in LESSON.exercises)
+    assert {row["total"] for row in rows} == {f"{total:.1f}"}
+    assert {row["total_max"] for row in rows} == {f"{total + ASKED.points:.1f}"}
+    waiting = {(r["student"], r["exercise"]) for r in table(made) if r["needs_manual"] == "yes"}
+    assert waiting == {("ada", ASKED.name), ("dot", ASKED.name)}  # nobody else wrote anything
+    assert {r["exercise"] for r in table(made) if r["written"] == "yes"} == {ASKED.name}
+
+
+def test_what_was_irregular_is_told_on_top(made):
+    assert "nothing unusual" in page(made, "ada")
+    assert "its test cell was edited or deleted" in page(made, "cy")
+    assert "found in another cell" in page(made, "gus") or "stands in" in page(made, "gus")
+    assert "is not a notebook" in page(made, "ivy")
+
+
+# ---- feedback -----------------------------------------------------------------------------------
+
+
+def test_feedback_shows_no_hidden_test_and_no_solution(made):
+    model = next(c.source for c in LESSON.cells if "solution" in c.tags)
+    for path in (made / "course" / "feedback").rglob("*.html"):
+        text = path.read_text()
+        words = re.sub(r"<[^>]+>", "", text)
+        for secret in (str(VARIANT), "marks(", "circuitbook.grade", "BEGIN HIDDEN", model[:60]):
+            assert secret not in text and secret not in words, (path, secret)
+    blank = re.sub(r"<[^>]+>", "", page(made, "bob"))
+    for answer in ANSWERS.values():
+        assert answer.rstrip().splitlines()[-1].strip() not in blank
+
+
+def test_feedback_says_which_law_failed(made):
+    text = page(made, "cy")
+    assert "✗" in text and "✓" in text and "of 1 points (partly right)" in text
+    assert "(no answer)" in page(made, "bob")
+
+
+def test_feedback_loads_nothing_and_runs_nothing(made):
+    for path in (made / "course" / "feedback").rglob("*.html"):
+        text = path.read_text()
+        loads = re.findall(r"<(?:script|link|img|iframe|object)\b[^>]*>", text)
+        assert not [tag for tag in loads if "data:" not in tag], path
+        assert not re.search(r"url\(['\"]?(https?:)?//", text)
+        assert "default-src 'none'" in text
+    assert "alert(1)" in page(made, "ada") and "&lt;script" in page(made, "ada")
+
+
+# ---- written answers, and a second time -------------------------------------------------------
+
+
+def call(root, *more):
+    return command(root / "sent", "--source", root / "source", "--to", root / "course", *more)
+
+
+def test_marks_for_words_are_entered_and_kept(made, tmp_path, monkeypatch, capsys):
+    root = tmp_path / "copy"
+    shutil.copytree(made, root)
+    (root / "marks.csv").write_text(
+        f"student,exercise,points,comment\nada,{ASKED.name},1.5,Which control?\n"
+        f"nobody,{ASKED.name},1,\n"
+    )
+    monkeypatch.setattr(_nbgrader.grade, "grade_notebook", lambda *a: pytest.fail("run again"))
+    assert call(root, "--written", root / "marks.csv") == 0
+    out = capsys.readouterr().out
+    assert "9 submissions, 0 of them new or changed" in out
+    assert f"nobody has a mark for {ASKED.name}, but no answer" in out
+    assert points(root, "ada")[ASKED.function] == 1.5
+    assert "Which control?" in page(root, "ada")
+    waiting = {r["student"] for r in table(root) if r["needs_manual"] == "yes"}
+    assert waiting == {"dot"}
+    assert call(root) == 0  # and a run without the table forgets nothing
+    assert points(root, "ada")[ASKED.function] == 1.5
+
+
+def test_only_what_changed_is_graded_again(made, tmp_path, monkeypatch, capsys):
+    root, runs = tmp_path / "copy", []
+    shutil.copytree(made, root)
+    real = _nbgrader.grade.grade_notebook
+    monkeypatch.setattr(_nbgrader.grade, "grade_notebook", lambda *a: runs.append(1) or real(*a))
+    shutil.copy(root / "sent" / f"ada_{NAME}.ipynb", root / "sent" / "bob" / f"{NAME}.ipynb")
+    assert call(root) == 0
+    assert len(runs) == 1 and points(root, "bob") == FULL
+    assert points(root, "cy") == points(made, "cy")
+
+
+def test_an_assignment_that_lost_an_exercise_is_refused_and_marks_stay(made, tmp_path, capsys):
+    root = tmp_path / "copy"
+    shutil.copytree(made, root)
+    path = root / "source" / f"{NAME}.ipynb"
+    book = without(nbformat.read(path, as_version=4), "test-02-qk_score")
+    nbformat.write(book, path)
+    before = table(root)
+    assert call(root) == 1
+    assert "Cannot add or remove cells" in capsys.readouterr().err and table(root) == before
+    with Gradebook(f"sqlite:///{root / 'course' / 'gradebook.db'}", "circuitbook") as gradebook:
+        assert len(_nbgrader.rows(gradebook)) == len(before)
+
+
+def test_a_notebook_that_nbgrader_cannot_grade_does_not_stop_the_others(made, tmp_path, monkeypatch,
+                                                                        capsys):  # fmt: skip
+    root = tmp_path / "copy"
+    shutil.copytree(made, root)
+    for student in ("bob", "ivy"):
+        shutil.rmtree(root / "course" / "autograded" / student)
+    real = _nbgrader.rebuilt
+    monkeypatch.setattr(
+        _nbgrader, "rebuilt", lambda nb, *a: 1 / 0 if len(nb.cells) > 1 else real(nb, *a)
+    )
+    assert call(root) == 1
+    out = capsys.readouterr().out
+    assert "failed  bob" in out and "graded  ivy" in out
+    assert f"not graded: bob, {NAME}: ZeroDivisionError" in out
+    assert points(root, "ada") == FULL
+
+
+def test_a_test_without_a_mark_gives_no_points():
+    meta = {"grade": True, "solution": False, "locked": True, "points": 3, "grade_id": "test-02-x"}
+    cell = nbformat.v4.new_code_cell("1", metadata={"nbgrader": meta})
+    other = _nbgrader.grade.ExerciseReport("02.other", 1.0)
+    report = _nbgrader.grade.Report("02_qk_ov", {"02.other": other}).plain()
+    book = nbformat.v4.new_notebook(cells=[cell], metadata={"circuitbook": {"report": report}})
+    _nbgrader.WriteMarks().preprocess(book, {})
+    assert determine_grade(book.cells[0]) == (0, 3)
+
+
+# ---- what was handed in -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [lambda p: None, lambda p: p.mkdir()])
+def test_a_folder_without_notebooks_is_one_line(tmp_path, capsys, make):
+    make(tmp_path / "sent")
+    status = command(tmp_path / "sent", "--source", HERE.parent / "assignments" / "source",
+                     "--to", tmp_path / "course")  # fmt: skip
+    err = capsys.readouterr().err.strip()
+    assert status == 1 and len(err.splitlines()) == 1 and str(tmp_path / "sent") in err
+
+
+def test_a_folder_without_assignments_is_one_line(tmp_path, capsys):
+    assert command(tmp_path, "--source", tmp_path / "none", "--to", tmp_path / "c") == 1
+    assert "make assignments" in capsys.readouterr().err
+    assert command() == 1 and "SUBMISSIONS=FOLDER" in capsys.readouterr().err
