@@ -162,7 +162,7 @@ check("02.copying_score", copying_score)
 
 # %% [markdown] tags=["core"]
 # ### Controls before data
-# A score is worth something when it is right on heads that we built. Here are five, in a made-up vocabulary: one copies, one does the opposite, one turns every direction into another, one is random. The last is built to fool us: it copies three *topics* and no token. **Predict** all numbers of the table first.
+# A score is worth something when it is right on heads that we built. Here are five, in a made-up vocabulary: one copies, one does the opposite, one turns every direction into another, one is random. The last is built to fool us: it copies three *topics*, and hardly any token is on top of its own row. **Predict** all numbers of the table first.
 
 # %% tags=["core"]
 W_E, W_U, planted = heads.planted_heads()
@@ -383,10 +383,10 @@ gallery.head_shapes(r)
 
 # %% [markdown] tags=["written", "core"]
 # <!-- written: 02.what_a_score_says points=3 minutes=10 difficulty=2 -->
-# **In your own words.** A report prints one number for a head, an eigenvalue copying score of nearly one, and says: *this head copies the token that it looks at*. Which head of this chapter has such a score and copies no token, and how can that be? Which second number would you ask for? And why must you know whether $W_U$ was centred?
+# **In your own words.** A report prints one number for a head, an eigenvalue copying score of nearly one, and says: *this head copies the token that it looks at*. Which head of this chapter has such a score and puts hardly any token on top of its own row, and how can that be? Which second number would you ask for? And why must you know whether $W_U$ was centred?
 
 # %% [markdown] tags=["solution"]
-# **Model answer.** *1 point*: the head of three topics. A positive eigenvalue says that a *direction* raises itself. A topic is a direction: to read a token raises all of its topic, and often other tokens of the topic more than this one. *1 point*: a number that asks each token, such as the share of tokens on top of their own row; or an intervention, such as the token's logit without this head. *1 point*: $W_U+c\mathbf1^\top$ changes no probability, but it does move the eigenvalues. An uncentred score may be made of something that no output shows. *Half right*: "a score is only a correlation" names no head and no mechanism. "Look at more eigenvalues" stays inside the same instrument.
+# **Model answer.** *1 point*: the head of three topics. A positive eigenvalue says that a *direction* raises itself. A topic is a direction: to read a token raises all of its topic, and mostly another token of the topic more than this one. *1 point*: a number that asks each token, such as the share of tokens on top of their own row; or an intervention, such as the token's logit without this head. *1 point*: $W_U+c\mathbf1^\top$ changes no probability, but it does move the eigenvalues. An uncentred score may be made of something that no output shows. *Half right*: "a score is only a correlation" names no head and no mechanism. "Look at more eigenvalues" stays inside the same instrument.
 
 # %% [markdown] tags=["core"]
 # ## What would change our mind, what we left out

@@ -120,7 +120,7 @@ def leverages(W):
 check("08.leverages", leverages)
 
 # %% [markdown] tags=["core"]
-# **The answer.** $W_i$ lies in the range of $M$, where $M^{1/2}(M^+)^{1/2}$ does nothing. So the product is $|W_i|^2$, and $|W_i|^4\le(W_i^\top MW_i)(W_i^\top M^+W_i)$. Divide by the first factor: it is $|W_i|^2$ times the denominator of $D_i$. What remains is $D_i\le\ell_i$. Leverages are the diagonal of a projection, so they sum to the rank of $W$, at most $m$. Hence $\sum_iD_i\le m$. Both are equal where $MW_i$ is a multiple of $W_i$: for every feature of a *tight frame*, a set with $WW^\top$ a multiple of one.
+# **The answer.** $W_i$ lies in the range of $M$, where $M^{1/2}(M^+)^{1/2}$ does nothing. So the product is $|W_i|^2$, and $|W_i|^4\le(W_i^\top MW_i)(W_i^\top M^+W_i)$. Divide by the first factor: it is $|W_i|^2$ times the denominator of $D_i$. What remains is $D_i\le\ell_i$. Leverages are the diagonal of a projection, so they sum to the rank of $W$, at most $m$. Hence $\sum_iD_i\le m$. $D_i=\ell_i$ where $MW_i$ is a multiple of $W_i$: for every feature of a *tight frame*, a set with $WW^\top$ a multiple of one. To fill the space is not enough. Two features of length one at right angles and one between them have rank two, but their $D_i$ sum to $\frac23+\frac23+\frac12$.
 #
 # **Controls before data.** Shapes whose answer is known, and two traps. In *mixed* the numerator knows lengths and the denominator does not: two correct formulas, mixed. In *dust* a feature of length one hundredth has a dimension for itself. **Predict** which of the numbers below are nonsense, and how you would notice.
 
@@ -318,7 +318,7 @@ show(r, "superposition.share_is_bounded", "superposition.mixed_formula", "superp
 gallery.sticky_shares(r)
 
 # %% [markdown] tags=["extension"]
-# Both answers are half right. In two dimensions shares stick. In twelve they rest at a half, and then slide like water. (At the left end nothing is sparse: any twelve dimensions cost the same, and $D$ is arbitrary.) What holds nearly everywhere is the bound, met: the space is full.
+# Both answers are half right. In two dimensions shares stick. In twelve they rest at a half, and then slide like water. (At the left end nothing is sparse: any twelve dimensions cost the same, and $D$ is arbitrary.) What holds nearly everywhere is the bound, met. The space is full, and more than that: every $W_i$ is nearly an eigenvector of $WW^\top$.
 #
 # **While it learns.** We follow all starts at $S=0.9$ and a small, constant learning rate. The figure shows the start with the largest late jump, chosen for that. **Predict** what the $D_i$ do when the loss falls. Early on everything moves at once, which proves little. So we compare a late fall with times of rest.
 
@@ -386,7 +386,7 @@ gallery.messages_survive(r)
 # **In your own words.** A table lists $D_i$ for all features of a toy. They sum to $m$. *So this is superposition*, says one reader. *And feature 7 has $D=1$: it is stored best*, says another. Why does neither follow, and what must be printed beside $D$? A third reader has an *untied* model and asks for its $D_i$. What do you tell her?
 
 # %% [markdown] tags=["solution"]
-# **Model answer.** *1 point*: $\sum D_i\le m$ is algebra, and it is met whenever the room is full. A toy that stores $m$ features at right angles and gives up all others meets it too. Print how many features are stored ($|W_i|>0.5$) beside $m$. *1 point*: $D$ forgets its own feature's length; a speck of dust in a direction of its own has $D=1$. Print the lengths. *1 point*: $W\to GW$, undone in the read-out, moves no output, but it moves lengths and angles, and $D$ with them. An untied model has no $D_i$ of its own. Outputs and leverages are its own. *Half right*: "it is only an upper bound" without a case where it is met for another reason. "Normalise the columns first": in the numerator alone, that is the wrong formula of section 3; everywhere, the lengths are gone for good.
+# **Model answer.** *1 point*: $\sum D_i\le m$ is algebra, and there are several ways to meet it. A toy that stores $m$ features at right angles and gives up all others meets it without superposition. (And superposition need not meet it: two features at right angles and one between them fall short of two.) Print how many features are stored ($|W_i|>0.5$) beside $m$. *1 point*: $D=1$ says that no other feature has a part along this direction. It does not say how long the feature is: a speck of dust in a direction of its own has $D=1$. Print the lengths. *1 point*: $W\to GW$, undone in the read-out, moves no output, but it moves lengths and angles, and $D$ with them. An untied model has no $D_i$ of its own. Outputs and leverages are its own. *Half right*: "it is only an upper bound" without a case where it is met for another reason. "Normalise the columns first": everywhere, the lengths are gone for good, and dust still has $D=1$; in the denominator alone, that is the wrong formula of section 3.
 
 # %% [markdown] tags=["core"]
 # ## What would change our mind, what we left out

@@ -1,7 +1,6 @@
 """The teaching pages are held against lessons, wrong answers, models and commands.
 
-A formula of the convention card is computed in both conventions, a shape of the glossary is read
-from a model, a command is looked up, a total is a sum.
+Formulas are computed in both conventions, shapes read from models, commands looked up.
 """
 
 import importlib.util
@@ -163,6 +162,20 @@ def test_every_chapter_has_a_plan_of_ninety_minutes(course):
         assert [a for a, _ in times[1:]] == [b for _, b in times[:-1]], f"a gap in {part[:30]}"
         assert re.search("redict|board|guess", part), f"{part[:30]}: nothing is predicted"
         assert set(re.findall(r"`(\d\d\.\w+)`", part)) <= exercises, part[:30]
+
+
+def test_what_is_predicted_in_class_stands_after_what_is_read(course):
+    for lesson, part in zip(course, read(PLANS).split("\n## ")[1:], strict=True):
+
+        def place(words, source=lesson.source):  # of a heading, of bold words, of a paragraph
+            return re.search(r"(?:# (?:#+ )?(?:\d+ · )?|\*\*)" + re.escape(words), source).start()
+
+        (before,) = re.findall(r"^\*\*Read before class\.\*\* (.+)", part, re.M)
+        stop = place(re.search(r"\*(.+)\*", before)[1])
+        assert all(place(f"{n} · ") < stop for n in re.findall(r"\d+", before)), lesson.name
+        for _, row in rows(part, ["Minutes", "What happens"]):
+            titles = re.findall(r"\*([A-Z][^*]+)\*", row) if re.search("redict|uess", row) else []
+            assert all(place(t) >= stop for t in titles), f"{lesson.name}: {titles} is read before"
 
 
 # ---- commands and links --------------------------------------------------------------------------
