@@ -136,9 +136,24 @@ def test_every_node_can_be_reached_and_is_told(text, data):
     assert sorted(shapes) == sorted(k for k, _ in page.KEY)  # the key shows every shape once
     pictures = [a for _, a in reader.found if a.get("class") == "picture"]
     assert len(pictures) == 2 and all(a["tabindex"] == "0" and a["aria-label"] for a in pictures)
-    assert "scrollLeft" in SCRIPT  # on a small screen the answer is in view
     signs = [a["class"] for a in edges[: len(g["edges"]["weight"])]]
     assert signs == ["edge up" if w > 0 else "edge down" for w in g["edges"]["weight"]]
+
+
+def test_the_page_names_its_model_and_follows_a_dark_theme(text):
+    from circuitbook.attribution import study  # which needs torch, as the page does not
+
+    assert page.ROLE == study.ROLE
+    assert f"<h1>Attribution graphs of {study.ROLE}</h1>" in text
+    assert text.count(f"in {study.ROLE}, rank") == 2
+    light, dark = (
+        dict(re.findall(r"(--[a-z]+): (#[0-9a-f]+)", part))
+        for part in STYLE.split("@media (prefers-color-scheme: dark)")
+    )
+    assert set(light) == set(dark) and light["--page"] != dark["--page"]
+    after = STYLE[STYLE.index("body {") :]
+    assert not re.search(r"#[0-9a-f]{3}", after)  # every colour has its dark one
+    assert set(re.findall(r"var\((--[a-z]+)\)", after)) == set(light)
 
 
 def test_no_two_nodes_share_a_place(data):

@@ -11,7 +11,7 @@ import pytest
 from right_and_wrong import EXERCISES, HERE, LESSONS, answers
 
 from circuitbook import check as checks
-from circuitbook.check import Law, Stopped, check, checker, count, laws, near, variant
+from circuitbook.check import Law, Stopped, check, checker, count, laws, near, untouched, variant
 from circuitbook.checks import draws
 
 # ---- every exercise of the course ---------------------------------------------------------------
@@ -244,6 +244,75 @@ def test_a_law_may_say_itself_why_it_cannot_be_tested(monkeypatch):
         check("97.asks", sum)
     with variant(5):
         assert [law.problem for law in laws("97.asks", sum)] == ["Your function never asks."]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (None, "it returned None"),
+        ("abc", "it returned a text of length 3"),
+        ([41.75, 1], "it returned a list of length 2"),
+        (np.ones((2, 3)), "it returned an array of shape (2, 3)"),
+        (41, "it returned a whole number"),
+        (object(), "it returned an object"),
+    ],
+)
+@pytest.mark.parametrize("number", [0, 4])
+def test_a_value_that_a_law_cannot_use_is_told_by_its_kind(monkeypatch, value, words, number):
+    monkeypatch.setattr(checks, "_checkers", {})
+
+    @checker("97.asks")
+    def rules(fn):
+        yield "its sum is small", lambda: fn(2)["total"].sum() < 5
+
+    if number:  # a size could tell what was drawn
+        words = words.partition(" of ")[0]
+    with variant(number):
+        assert [law.problem for law in laws("97.asks", lambda x: value)] == [words]
+        assert list(laws("97.asks", lambda x: x["a"]))[0].problem.startswith(
+            "your function stopped with TypeError"
+        )
+        with pytest.raises(AssertionError, match=r"small\.\nIt returned"):
+            check("97.asks", lambda x: value)
+
+
+def test_a_law_that_forbids_changes_needs_a_call_that_came_back(monkeypatch):
+    monkeypatch.setattr(checks, "_checkers", {})
+
+    @checker("97.keeps")
+    def rules(fn):
+        xs = [3, 1]
+        yield "it comes back", lambda: fn(xs) is None
+        yield "xs is left as it was", untouched(fn, lambda: xs == [3, 1])
+
+    def changing(xs):
+        xs.sort()
+
+    def failing(xs):
+        raise ValueError
+
+    class Elsewhere:
+        """Stands for a function in another process."""
+
+        changed = False
+
+        def __call__(self, xs):
+            self.changed = self.changes
+
+    def passed(fn):
+        return [law.passed for law in laws("97.keeps", fn)]
+
+    assert passed(len) == [False, True] and passed(lambda xs: None) == [True, True]
+    assert passed(changing) == [True, False] and passed(failing) == [False, False]
+    for changes in (False, True):
+        stand_in = Elsewhere()
+        stand_in.changes = changes
+        assert passed(stand_in) == [True, not changes]
+
+
+def test_none_is_told_also_where_the_law_is_only_false(total):
+    assert {law.problem for law in laws(total, lambda xs: None)} == {"it returned None"}
+    assert {law.problem for law in laws(total, lambda xs: 5.5)} == {None}
 
 
 def test_what_cannot_be_reached_is_told_as_such(monkeypatch):

@@ -50,7 +50,9 @@ def test_tables_are_filled_from_the_measurement(project):
 
 
 def test_the_tolerances_in_words_are_those_of_the_code(project, monkeypatch):
-    assert "may differ by 1e-05" in _readme.fill_page(MARKS, "page.md")
+    text = _readme.fill_page(MARKS, "page.md")
+    assert "may differ by 1e-05 (the difference itself, not a share)" in text
+    assert "| Moved | Largest, as a share | Outside its tolerance |" in text
     monkeypatch.setattr(compare, "READOUT", 0.25)
     assert "may differ by 25.0%" in _readme.fill_page(MARKS, "page.md")
     assert tuple(_readme.WORDS) == compare.KINDS

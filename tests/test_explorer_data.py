@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from urllib.parse import parse_qsl
 
 import numpy as np
 import pytest
@@ -185,3 +186,44 @@ def test_scripts_reach_for_nothing_outside_and_stay_short() -> None:
         text = path.read_text()
         assert len(text.splitlines()) <= 400, path.name
         assert not re.search(r"\bfetch\(|XMLHttpRequest|importScripts|://|type=.module", text), path
+
+
+def _links() -> dict[str, dict[str, str]]:
+    links = json.loads((APP / "links.json").read_text(encoding="utf-8"))
+    return {chapter: dict(parse_qsl(link)) for chapter, link in links.items()}
+
+
+def test_each_chapter_has_a_link_to_a_model_of_the_page() -> None:
+    lessons = sorted(path.name[:2] for path in (paths.ROOT / "scripts").glob("[0-9][0-9]_*.py"))
+    links = _links()
+    assert sorted(links) == lessons
+    assert all(link["model"] in build.MODELS and link["text"] for link in links.values())
+
+
+def test_the_links_name_the_heads_that_the_chapters_found() -> None:
+    """Each value here is read from the results, so a new training run shows which link is stale."""
+
+    def data(lesson: str) -> dict:
+        return json.loads((paths.RESULTS / "course" / f"{lesson}.json").read_text())["data"]
+
+    links, induction, gallery = _links(), data("06_induction"), data("11_circuit_gallery")
+    aunt, bug = data("09_sparse_autoencoders")["aunt"], data("04_skip_trigrams")["bugs"][0]
+    sally, repeat = "".join(aunt["tokens"][1:]), "".join(induction["example"]["tokens"][1:])
+    before, after = induction["pair"]
+    wanted = dict.fromkeys(("00", "01", "03", "05", "06", "10", "11"), after)
+    wanted |= dict.fromkeys(("02", "08"), before)
+    wanted |= {"07": gallery["induction"]["gelu-2l"]["induction head"]}
+    wanted |= {"04": f"0.{bug['head']}", "09": aunt["roles"]["gelu-2l"]["head"]}
+    assert {chapter: link["head"] for chapter, link in links.items()} == wanted
+    assert {chapter: link["off"] for chapter, link in links.items() if "off" in link} == (
+        dict.fromkeys(("01", "03", "11"), before)
+    )
+    assert links["05"]["cut"] == f"{before}>{after}.k"
+    own = {"04", "10"}  # texts of their own
+    assert {link["text"] for chapter, link in links.items() if chapter not in own} == {
+        sally,
+        repeat,
+    }
+    assert links["03"]["freeze"] == links["10"]["freeze"] == sally
+    pieces = tokenizer.load().pieces(links["04"]["text"])
+    assert pieces[-2:] == [bug["source"], bug["destinations"][0]]

@@ -39,12 +39,19 @@ def _stale(chapter):
 def _honest():
     """name -> (notebook, points) of students who mean well."""
     full = grade_books.answered("03")
-    books = {f"right_{n:02d}": (full, 14.0) for n in range(7)}
+    books = {f"right_{n:02d}": (full, 14.0) for n in range(6)}
     books["release_untouched"] = grade_books.release("03"), 0.0
     wrong = "def count_paths(layers, heads, order):\n    return 1\n"
-    part = marks("03.count_paths", lambda *given: 1, variant=VARIANT, points=1)
-    assert 0 < part < 1
-    books["partly_right"] = grade_books.answered("03", count_paths=wrong), OTHERS + part
+    assert marks("03.count_paths", lambda *given: 1, variant=VARIANT, points=1) == 0
+    books["a_constant"] = grade_books.answered("03", count_paths=wrong), OTHERS
+    some = (
+        "def count_paths(layers, heads, order):\n    return (1, layers * heads, 0)[min(order, 2)]\n"
+    )
+    space = {}
+    exec(some, space)  # ours
+    part = marks("03.count_paths", space["count_paths"], variant=VARIANT, points=1)
+    assert 0 < part < 0.5, "half of the points are for all laws"
+    books["partly_right"] = grade_books.answered("03", count_paths=some), OTHERS + part
     slip = "def count_paths(layers, heads, order):\n    return layer\n"
     books["name_error"] = grade_books.answered("03", count_paths=slip), OTHERS
     gone = grade_books.answered("03")
@@ -206,7 +213,7 @@ def test_an_attack_is_told_in_words_and_costs_only_its_exercise(batch):
     for words in (
         "did not come back within 4 seconds",
         "more than 1024 MB of memory",
-        "ended the program (exit code 0)",
+        "your function ended the program;",
         "crashed the process that it runs in (SIGSEGV)",
         "crashed the process that it runs in (SIGKILL)",
         "returned more than 128 MB",

@@ -49,7 +49,7 @@ PLAIN = [
     "x\ud800", b"", b"\x00\xff", [], [1, [2.0, "3"]], (), (1, (None,)), {},
     {1: "a", "1": {(1, 2): [3]}},
     {1, 2}, frozenset({"a"}), float("1e-320"),
-    np.float64(2.5), np.int32(7), np.arange(6).reshape(2, 3), np.zeros((0, 3)), np.array(3.0),
+    np.arange(6).reshape(2, 3), np.zeros((0, 3)), np.array(3.0),
     np.array([1 + 1j]), np.array([True, False]), np.arange(4, dtype=">i4").astype("i4"),
     *(torch.tensor([[0, 1], [1, 0]]).to(t) for t in (
         torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
@@ -64,6 +64,12 @@ def test_there_and_back(value):
     assert same(back(value), value)
 
 
+class Word(str):
+    """A word of the student's own class."""
+
+    __str__ = __repr__ = lambda self: "something else"
+
+
 def test_minus_zero_and_bits_survive():
     assert math.copysign(1, back(-0.0)) == -1
     x = torch.randn(100, dtype=torch.float64)
@@ -72,6 +78,10 @@ def test_minus_zero_and_bits_survive():
 
 def test_what_is_more_general_becomes_plain():
     assert back(range(3)) == [0, 1, 2] and back(x for x in "ab") == ["a", "b"]
+    assert same(back([np.float64(2.5), np.int32(7), np.longdouble(0.5)]), [2.5, 7, 0.5])
+    assert same(back({np.str_("a"): np.bool_(True)}), {"a": True})
+    assert same(back({np.int64(3), np.str_("b")}), {3, "b"}) and same(back(Word("w")), "w")
+    assert same(back([np.complex64(1j), np.bytes_(b"x")]), [1j, b"x"])
     assert back({1: 2}.keys()) == [1] and same(back(torch.Size([1, 2])), (1, 2))
     assert back(torch.ones(2, requires_grad=True) * 2).tolist() == [2.0, 2.0]
     assert same(back(torch.nn.Parameter(torch.ones(2))), torch.ones(2))
@@ -111,40 +121,28 @@ def test_functions_go_by_number_and_only_from_the_grader():
 # ---- what is changed in place -------------------------------------------------------------------
 
 
-def test_changes_come_back_into_the_same_objects():
-    tensor, array, inner = torch.ones(2, 2), np.ones(3), [1]
-    given = [tensor, array, {"a": inner}, {1}, torch.Generator().manual_seed(0)]
+def test_only_generators_follow():
+    given = [torch.Generator().manual_seed(0), np.random.default_rng(0)]
     slots = Slots()
     theirs, ours = there(given, slots)
-    theirs[0].add_(1)
-    theirs[1][0] = 5
-    theirs[2]["a"].append(theirs[0])
-    theirs[2]["b"] = theirs[2]["a"]
-    theirs[3].add(2)
-    torch.rand(1, generator=theirs[4])
-    for value in (theirs[0], theirs[1], theirs[2]["a"], theirs[2], theirs[3], theirs[4]):
+    torch.rand(1, generator=theirs[0]), theirs[1].random(1)
+    for value in theirs:
         number = slots.number(value)
         restore(number, content(number, slots), ours)
-    assert tensor.tolist() == [[2, 2], [2, 2]] and array[0] == 5 and given[3] == {1, 2}
-    assert inner[1] is tensor and given[2] == {"a": inner, "b": inner}
-    assert torch.equal(given[4].get_state(), theirs[4].get_state())
+    assert torch.equal(given[0].get_state(), theirs[0].get_state())
+    assert given[1].random() == theirs[1].random()
+    for value in (torch.ones(2), np.ones(2), [1], {1: 2}, {1}):
+        theirs, ours = there(value)
+        with pytest.raises(Refused):
+            restore(ours.number(value), encode(value, Slots()), ours)
 
 
-def test_an_argument_that_is_returned_is_the_same_object():
-    slots, x = Slots(), torch.ones(2)
-    theirs, ours = there([x], slots)
-    assert decode(encode((theirs[0],), slots), ours)[0] is x
-
-
-def test_a_changed_model_comes_back():
-    model = Transformer(Config(1, d_model=8, n_heads=1, d_head=4, n_ctx=8, d_vocab=9))
-    slots = Slots()
-    theirs, ours = there(model, slots)
-    with torch.no_grad():
-        theirs.W_E.zero_()
-    number = slots.number(theirs)
-    restore(number, content(number, slots), ours)
-    assert model.W_E.abs().sum() == 0
+def test_what_was_changed_and_is_returned_travels_as_it_is_now():
+    slots, x, draws = Slots(), torch.ones(2), torch.Generator()
+    theirs, ours = there([x, draws], slots)
+    theirs[0].zero_()
+    inner, moved = decode(encode((theirs[0], theirs[1]), slots.moving()), ours)
+    assert inner.tolist() == [0, 0] and x.tolist() == [1, 1] and moved is draws
 
 
 # ---- what is refused ----------------------------------------------------------------------------
@@ -228,12 +226,9 @@ def test_a_slot_that_is_none_is_refused():
 
 def test_a_lying_change_is_refused():
     for given, wrong in (
-        ([1], _frame(5)),
-        ({1: 2}, _frame({"list": [5]})),
-        (torch.ones(2), _frame("x")),
-        (np.ones(2), _frame({"list": [1, 2, 3]})),
         (torch.Generator(), _frame({"list": []})),
         (np.random.default_rng(0), _frame({"dict": []})),
+        (np.random.default_rng(0), encode(torch.Generator(), Slots())),
     ):
         _, ours = there([given])
         with pytest.raises(Refused):

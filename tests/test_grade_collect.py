@@ -86,6 +86,29 @@ def test_a_deleted_answer_is_told():
     assert answer.code == "" and "deleted" in answer.notes[0]
 
 
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        (HEAD + "def double(x):\n    return 2 * * x", "your cell does not parse: line 3"),
+        ("def double(x):\n    return (2 * x", "your cell does not parse: line 2"),
+        (HEAD + PLAIN.replace("double", "my_double"), "your cell defines my_double, not double"),
+        (HEAD + "print(2 * 2)", "your cell defines no function double"),
+    ],
+)
+def test_a_cell_that_holds_no_answer_is_shown_with_the_reason(cell, words):
+    answer, _ = collected("x = 1", cell)
+    assert answer.code == "" and answer.found == cell and answer.why.startswith(words)
+    assert answer.notes == [answer.why]
+
+
+def test_the_cell_of_an_answer_is_shown_as_it_stands():
+    assert collected("x = 1", RIGHT)[0].found == RIGHT
+    assert collected(STUB)[0].found == STUB and collected(STUB)[0].why == ""
+    assert collected("x = 1")[0].found is None
+    broken, _ = collected(STUB + " (", PLAIN)
+    assert broken.found == PLAIN and run(broken)(2) == 4 and broken.why == ""
+
+
 @pytest.mark.parametrize(("cells", "number"), [([STUB, PLAIN], 2), ([PLAIN, STUB], 1)])
 def test_a_stub_loses_against_an_answer_before_or_after_it(cells, number):
     answer, _ = collected(*cells)
@@ -194,7 +217,6 @@ def test_a_percent_sign_in_python_is_no_magic():
         ("def broken(:\n  pass", "invalid syntax"),
         ("%%bash\nrm -rf {", "Python cannot read it"),
         ("(" * 10_000, "Python cannot read it"),
-        ("x = 1\x00", "Python cannot read it"),
         ("x = '" + "a" * 600_000 + "'", "characters"),
         ("return 5", "'return' outside function"),
     ],

@@ -74,19 +74,26 @@ def test_places_may_lie_anywhere(tmp_path):
         ("while True: pass", "did not come back within 3 seconds", Limits(law=3)),
         ("return bytearray(1 << 29) * 0 + bytes(1)", "MemoryError", Limits(memory=256, law=60)),
         ("return torch.zeros(1 << 21)", "returned more than 4 MB", Limits(message=4, law=60)),
-        ("os._exit(3)", "exit code 3", Limits(law=60)),
+        ("os._exit(3)", "ended the program", Limits(law=60)),
         ("return torch.nn.Linear(2, 2)", "something that cannot be passed on", Limits(law=60)),
         ("return type", "returned a type", Limits(law=60)),
+        (
+            "for _ in range(99): threading.Thread(target=time.sleep, args=(99,)).start()",
+            "could not start another thread or process; more than 9 p",
+            Limits(law=60, processes=9),
+        ),
         ("open('x', 'wb').write(bytes(9 << 20))", "OSError", Limits(written=8, law=60)),
     ],
 )
 def test_limits_are_told_in_words(body, words, limits):
-    code = f"import os, torch\ndef qk_score(query, key, W_E, W_Q, W_K):\n    {body}\n"
+    code = (
+        f"import os, threading, time, torch\ndef qk_score(query, key, W_E, W_Q, W_K):\n    {body}\n"
+    )
     book = grade_books.answered("02", qk_score=code)
     report = grade_notebook(book, grade_books.source("02"), 3, limits)
     told = [law.problem for law in report.exercises["02.qk_score"].laws]
     assert words in told[0], told
-    crashed = words.startswith(("did", "exit", "returned more"))
+    crashed = words.startswith(("did", "ended", "returned more"))
     assert ("not tried" in told[-1]) == crashed, told
     assert report.points == 9
 
@@ -259,6 +266,7 @@ def test_marks_are_the_same_for_a_user_and_without_rooms(tmp_path, kind, user):
     told = " ".join(isolation["notes"])
     assert ("network could not be cut off on this system" in told) == (kind == "plain")
     assert ("could end other processes" in told) == (kind == "plain" and user)
+    assert ("read, change and delete the files" in told) == (kind == "plain" and user)
     assert not list(Path("/tmp").glob("answer-*"))
 
 

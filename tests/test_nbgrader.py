@@ -1,6 +1,6 @@
 """A folder of notebooks goes through all of nbgrader's steps, whatever state each of them is in.
 
-One run with nine students of chapter 02 is made once; the tests read what came of it.
+One run with eleven students of chapter 02 is made once; the tests read what came of it.
 """
 
 import csv
@@ -19,7 +19,6 @@ import pytest
 from _lesson import read
 from nbgrader.api import Gradebook
 from nbgrader.preprocessors import Execute
-from nbgrader.utils import determine_grade
 
 from circuitbook.grade.__main__ import main as small_grader
 
@@ -33,6 +32,9 @@ ANSWERS = {c.exercise.name: c.source.replace("# solution", "# mine") for c in LE
 PARTIAL = """def qk_score(query, key, W_E, W_Q, W_K):
     return W_E[query] @ W_Q @ (W_E[key] @ W_K)
 """
+HEADED = ANSWERS["02.qk_score"].splitlines()[0] + "\n"
+BROKEN = HEADED + "def qk_score(query, key, W_E, W_Q, W_K):\n    return my_best(query,,)\n"
+RENAMED = "def my_own_score(query, key, W_E, W_Q, W_K):\n    return my_best(query)\n"
 
 
 def command(*args):
@@ -96,7 +98,7 @@ def one_cell(book):
 
 
 def hand_in(folder, source):
-    """Nine submissions in both layouts."""
+    """Eleven submissions in both layouts."""
     give = partial(answered, source)
     words = "It **proves** <script>alert(1)</script> ![x](http://example.org/x.png) nothing."
     leave = "def qk_score(*args):\n    import os\n    os._exit(0)\n"
@@ -110,6 +112,8 @@ def hand_in(folder, source):
         f"fay/{NAME}.ipynb": give(qk_score=leave),
         f"gus_{NAME}.ipynb": one_cell(give()),
         f"hal_{NAME}.ipynb": give(qk_score=opening),
+        f"jo_{NAME}.ipynb": give(qk_score=BROKEN),
+        f"kim_{NAME}.ipynb": give(qk_score=HEADED + RENAMED),
     }
     for name, book in books.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -165,16 +169,22 @@ FULL = {e.function: e.points for e in LESSON.exercises} | {ASKED.function: 0}
         ("gus", {}),
         ("hal", {}),
         ("ivy", {e.function: 0 for e in LESSON.exercises}),
+        ("jo", {"qk_score": 0}),
+        ("kim", {"qk_score": 0}),
     ],
 )
 def test_whatever_was_done_to_a_notebook_its_answers_are_marked(made, student, lost):
     assert points(made, student) == FULL | lost
 
 
-def test_part_of_the_laws_gives_part_of_the_points(made):
+def test_part_of_the_laws_gives_the_points_that_the_report_says(made):
     got = points(made, "cy")
-    assert 0 < got["qk_score"] < FULL["qk_score"]
-    assert got | {"qk_score": 1} == FULL | {"qk_score": 1}
+    book = nbformat.read(made / "sent" / f"cy_{NAME}.ipynb", as_version=4)
+    source = nbformat.read(made / "source" / f"{NAME}.ipynb", as_version=4)
+    report = _nbgrader.grade.grade_notebook(book, source)
+    assert report.exercises["02.qk_score"].status == "partly right"
+    assert got == FULL | {"qk_score": report.exercises["02.qk_score"].points}
+    assert got["qk_score"] < FULL["qk_score"]
 
 
 def test_the_small_grader_gives_the_same_marks(made, tmp_path):
@@ -230,6 +240,23 @@ def test_feedback_says_which_law_failed(made):
     assert "(no answer)" in page(made, "bob")
 
 
+@pytest.mark.parametrize("student", ["jo", "kim"])
+def test_what_is_no_answer_is_shown_as_it_was_written(made, student):
+    words = re.sub(r"<[^>]+>", "", page(made, student))
+    assert "my_best(query" in words and "YOUR CODE HERE" not in words
+    kept = made / "course" / "autograded" / student / NAME / f"{NAME}.ipynb"  # the teacher's page
+    assert "my_best(query" in kept.read_text() and "raise NotImpl" not in kept.read_text()
+
+
+def test_the_table_of_contents_names_the_exercises(made):
+    contents = page(made, "cy").partition('<div id="toc">')[2].partition("</div>")[0]
+    names = re.findall(r'<a href="#[^"]*">([^<]*)</a>', contents)
+    every = [e.name for e in LESSON.exercises + LESSON.written]
+    assert names == [*every, f"Comment on {ASKED.name}"]  # nbgrader comments what is missing
+    for target in re.findall(r'<a href="#([^"]*)">', contents):
+        assert f'<a name="{target}">' in page(made, "cy")
+
+
 def test_feedback_loads_nothing_and_runs_nothing(made):
     for path in (made / "course" / "feedback").rglob("*.html"):
         text = path.read_text()
@@ -257,7 +284,7 @@ def test_marks_for_words_are_entered_and_kept(made, tmp_path, monkeypatch, capsy
     monkeypatch.setattr(_nbgrader.grade, "grade_notebook", lambda *a: pytest.fail("run again"))
     assert call(root, "--written", root / "marks.csv") == 0
     out = capsys.readouterr().out
-    assert "9 submissions, 0 of them new or changed" in out
+    assert "11 submissions, 0 of them new or changed" in out
     assert f"nobody has a mark for {ASKED.name}, but no answer" in out
     assert points(root, "ada")[ASKED.function] == 1.5
     assert "Which control?" in page(root, "ada")
@@ -276,6 +303,20 @@ def test_only_what_changed_is_graded_again(made, tmp_path, monkeypatch, capsys):
     assert call(root) == 0
     assert len(runs) == 1 and points(root, "bob") == FULL
     assert points(root, "cy") == points(made, "cy")
+
+
+def test_two_files_and_withdrawn_ones_are_told_and_nothing_is_forgotten(made, tmp_path, capsys):
+    root = tmp_path / "copy"
+    shutil.copytree(made, root)
+    (root / "sent" / f"hal_{NAME}.ipynb").unlink()
+    (root / "sent" / f"cy_{NAME}.ipynb").unlink()
+    shutil.copy(root / "sent" / "eve" / f"{NAME}.ipynb", root / "sent" / "bob" / f"{NAME}-2.ipynb")
+    assert call(root) == 1
+    out = capsys.readouterr().out
+    assert "9 submissions, 0 of them new or changed" in out
+    assert re.search(rf"kept from an earlier call, not in .*/sent now: {NAME}: cy, hal\n", out)
+    assert f"not graded: bob, {NAME}: of " in out and f"only bob/{NAME}.ipynb counts" in out
+    assert table(root) == table(made)
 
 
 def test_an_assignment_that_lost_an_exercise_is_refused_and_marks_stay(made, tmp_path, capsys):
@@ -308,24 +349,13 @@ def test_a_notebook_that_nbgrader_cannot_grade_does_not_stop_the_others(made, tm
     assert points(root, "ada") == FULL
 
 
-def test_a_test_without_a_mark_gives_no_points():
-    meta = {"grade": True, "solution": False, "locked": True, "points": 3, "grade_id": "test-02-x"}
-    cell = nbformat.v4.new_code_cell("1", metadata={"nbgrader": meta})
-    other = _nbgrader.grade.ExerciseReport("02.other", 1.0)
-    report = _nbgrader.grade.Report("02_qk_ov", {"02.other": other}).plain()
-    book = nbformat.v4.new_notebook(cells=[cell], metadata={"circuitbook": {"report": report}})
-    _nbgrader.WriteMarks().preprocess(book, {})
-    assert determine_grade(book.cells[0]) == (0, 3)
-
-
-# ---- what was handed in -------------------------------------------------------------------------
+# ---- folders that cannot be ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", [lambda p: None, lambda p: p.mkdir()])
-def test_a_folder_without_notebooks_is_one_line(tmp_path, capsys, make):
+def test_a_folder_without_notebooks_is_one_line(made, tmp_path, capsys, make):
     make(tmp_path / "sent")
-    status = command(tmp_path / "sent", "--source", HERE.parent / "assignments" / "source",
-                     "--to", tmp_path / "course")  # fmt: skip
+    status = command(tmp_path / "sent", "--source", made / "source", "--to", tmp_path / "course")
     err = capsys.readouterr().err.strip()
     assert status == 1 and len(err.splitlines()) == 1 and str(tmp_path / "sent") in err
 
@@ -334,3 +364,29 @@ def test_a_folder_without_assignments_is_one_line(tmp_path, capsys):
     assert command(tmp_path, "--source", tmp_path / "none", "--to", tmp_path / "c") == 1
     assert "make assignments" in capsys.readouterr().err
     assert command() == 1 and "SUBMISSIONS=FOLDER" in capsys.readouterr().err
+
+
+def refused(root, capsys, source="source", to="new"):
+    """The one line with which a call is refused; nothing was written."""
+    before = sorted(root.rglob("*"))
+    assert command(root / "sent", "--source", root / source, "--to", root / to) == 1
+    assert sorted(root.rglob("*")) == before
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    return line
+
+
+def test_folders_that_cannot_be_are_refused_before_anything_is_written(made, tmp_path, capsys):
+    root = tmp_path / "copy"
+    for name in ("source", "sent"):
+        shutil.copytree(made / name, root / name)
+    (root / "file").write_text("mine")
+    for to in ("file", "file/deeper"):
+        assert "cannot be a folder" in refused(root, capsys, to=to)
+    for to in ("sent", "sent/course", "source/course", "."):
+        assert "take another OUT" in refused(root, capsys, to=to)
+    (root / "release").mkdir()
+    book = nbformat.read(root / "source" / f"{NAME}.ipynb", as_version=4)
+    nbformat.write(_assignment.release(book), root / "release" / f"{NAME}.ipynb")
+    assert f"no hidden tests for {NAME}" in refused(root, capsys, source="release")
+    (root / "release" / f"{NAME}.ipynb").write_text("{")
+    assert "is not a notebook" in refused(root, capsys, source="release")

@@ -8,11 +8,12 @@ import pytest
 import series_toys as toys
 
 from circuitbook import results
-from circuitbook.series import heads, page, show
+from circuitbook.series import heads, markdown, page, show, webpage
 from circuitbook.series.modelrows import SUBJECTS
 from circuitbook.series.reference import entries
 from circuitbook.series.rows import X, Y, hand_example
 from circuitbook.series.verdict import fields
+from circuitbook.series.words import COLUMNS
 
 ROWS = [row for subject in SUBJECTS for row in subject.rows]
 
@@ -284,3 +285,13 @@ def test_terms_and_counts_say_what_the_chapters_say(committed):
     vocabulary = json.loads((toys.HERE / "results/course/04_skip_trigrams.json").read_text())
     assert heads.VOCABULARY == vocabulary["data"]["vocabulary"]
     assert re.fullmatch(r"\d of 8", heads.count_copying(shelf.chapter("02"))["one_layer"])
+
+
+def test_commands_are_set_as_code_and_the_columns_say_what_they_hold(committed):
+    made = page.build()
+    html, plain = webpage.text(made), markdown.text(made)
+    for command in ("make published", "make compare"):
+        assert f"<code>{command}</code>" in html and f"`{command}`" in plain
+    assert "`" not in html.partition("<body>")[2]
+    # Counts and examples by hand need no model: no column may call them a model's.
+    assert "Ours, no download" in COLUMNS and "course models" not in " ".join(COLUMNS)

@@ -13,7 +13,8 @@ def write(path, text):
 WELL = (
     "<!doctype html><html lang='en'><head><title>t</title><script src='a.js'></script></head><body>"
     "<h1 id='one'>A</h1><h2>B</h2><img src='a.png' alt='a'><a href='#one'>x</a>"
-    "<a href='other.html#two'>y</a><a href='https://example.org/'>z</a></body></html>"
+    "<a href='other.html#two'>y</a><a href='https://example.org/'>z</a>"
+    "<a href='other.html#model=a&head=1.7'>a state</a></body></html>"
 )
 SPOILT = {
     "loads https://example.org/a.js, which is not beside it": (

@@ -1,29 +1,88 @@
-"""Whose a file is, cells in any state, words in any place, and marks that teachers type."""
+"""Whose a file is, cells in any state, words in any place, marks that are typed or made ahead."""
 
 import json
 import re
+from unittest import mock
 
 import _nbgrader
 import nbformat
 import pytest
 from _submissions import SubmissionError, find, opened, read_marks
+from nbgrader.utils import determine_grade
 
 NAME = "02_qk_ov"
 
 
+def handed_in(folder, *names):
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("{}")
+    return find(folder, [NAME], ["00_models"])
+
+
 def test_whose_a_file_is(tmp_path):
-    for name in (f"a b_{NAME}.ipynb", f"{NAME}.ipynb", f"=cmd/{NAME}.ipynb", f"x/{NAME}.ipynb",
-                 f"x/{NAME} (1).ipynb", f".hidden/{NAME}.ipynb", "y/03_other.ipynb"):  # fmt: skip
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("{}")
     (tmp_path / f"z_{NAME}.ipynb").symlink_to(tmp_path / f"{NAME}.ipynb")
-    found, passed = find(tmp_path, [NAME])
-    assert [(s.student, s.path.name) for s in found] == [
-        ("a_b", f"a b_{NAME}.ipynb"), ("cmd", f"{NAME}.ipynb"), ("x", f"{NAME} (1).ipynb"),
+    (tmp_path / "linked").symlink_to(tmp_path)
+    found, passed, unclear = handed_in(
+        tmp_path, f"a b_{NAME}.ipynb", f"{NAME}.ipynb", f"x/{NAME} (1).ipynb", "y/03_other.ipynb",
+        f".hidden/{NAME}.ipynb", f"mia/hw2/{NAME}.ipynb", f"mia/.ipynb_checkpoints/{NAME}.ipynb",
+        f"v_{NAME}.py", "x/notes.txt", f"w_{NAME}.IPYNB", "mia/00_models.ipynb",
+    )  # fmt: skip
+    assert [(s.student, s.path.relative_to(tmp_path).as_posix()) for s in found] == [
+        ("a b", f"a b_{NAME}.ipynb"), ("mia", f"mia/hw2/{NAME}.ipynb"), ("w", f"w_{NAME}.IPYNB"),
+        ("x", f"x/{NAME} (1).ipynb"),
     ]  # fmt: skip
-    told = "\n".join(passed)
-    assert "it is a link" in told and "x already handed in" in told and "03_other" in told
-    assert f"{NAME}.ipynb: call it STUDENT" in told
+    told = dict(text.split(": ", 1) for text in passed)
+    assert set(told) == {
+        f"z_{NAME}.ipynb", "linked", "y/03_other.ipynb", f"{NAME}.ipynb", f"v_{NAME}.py",
+        "mia/00_models.ipynb",
+    }  # fmt: skip
+    assert "link" in told["linked"] and "link" in told[f"z_{NAME}.ipynb"]
+    assert "call it STUDENT" in told[f"{NAME}.ipynb"] and "call it" in told["y/03_other.ipynb"]
+    assert "not a notebook" in told[f"v_{NAME}.py"]
+    assert "no exercise" in told["mia/00_models.ipynb"] and not unclear
+
+
+@pytest.mark.parametrize(
+    ("files", "counts"),
+    [
+        ((f"x/{NAME} (1).ipynb", f"x/{NAME}.ipynb"), f"x/{NAME}.ipynb"),
+        ((f"x_{NAME}-new.ipynb", f"x_{NAME}.ipynb"), f"x_{NAME}.ipynb"),
+        ((f"x/{NAME}.ipynb", f"x/old_{NAME}.ipynb"), f"x/{NAME}.ipynb"),
+        ((f"x/{NAME}.ipynb", f"x_{NAME}.ipynb"), None),
+        ((f"x/a/{NAME}.ipynb", f"x/b/{NAME}.ipynb"), None),
+        ((f"x/{NAME}-1.ipynb", f"x/{NAME}-2.ipynb"), None),
+    ],
+)
+def test_of_two_files_the_plain_name_counts_and_both_are_told(tmp_path, files, counts):
+    found, _, unclear = handed_in(tmp_path, f"y_{NAME}.ipynb", *files)
+    taken = [s.path.relative_to(tmp_path).as_posix() for s in found if s.student == "x"]
+    assert taken == ([counts] if counts else [])
+    assert len(unclear) == 1 and unclear[0].startswith(f"x, {NAME}: ")
+    assert all(name in unclear[0] for name in files)
+
+
+def test_no_two_students_share_a_name_and_letters_of_all_languages_stay(tmp_path):
+    names = ("Ada L", "Ada_L", "Ada=L", "Ada+L", "=cmd", "cmd", "Zoe\u0308", "Łukasz", "किशोर")
+    found, *_ = handed_in(tmp_path, *(f"{name}/{NAME}.ipynb" for name in names))
+    got = {s.path.parent.name: s.student for s in found}
+    assert len(set(got.values())) == len(names)
+    assert got["Zoe\u0308"] == "Zo\u00eb"
+    for name in ("Ada L", "Ada_L", "cmd", "Łukasz", "किशोर"):
+        assert got[name] == name
+    assert re.fullmatch("Ada_L-[0-9a-f]{4}", got["Ada=L"])
+    assert re.fullmatch("cmd-[0-9a-f]{4}", got["=cmd"])
+    table = tmp_path / "marks.csv"  # a mark finds its student, however the name was typed
+    table.write_text("student,exercise,points\n" + "".join(f"{n},02.why,1\n" for n in names))
+    marked = {m.student for m in read_marks(table, {"02.why": 2.0})}
+    assert marked == set(got.values())
+
+
+def test_a_folder_with_nothing_to_grade_says_why(tmp_path):
+    with pytest.raises(SubmissionError, match="00_models has no exercise, so nothing to grade"):
+        handed_in(tmp_path, "ada_00_models.ipynb")
+    with pytest.raises(SubmissionError, match="keep one of these files"):
+        handed_in(tmp_path, f"x/{NAME}.ipynb", f"x_{NAME}.ipynb")
 
 
 @pytest.mark.parametrize(
@@ -45,7 +104,13 @@ def test_cells_in_any_state_can_be_opened(tmp_path, cells, kept):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("name,points\n", "first line is student,exercise,points"),
+        ("name,points\n", "line 1: it should be student,exercise,points,comment"),
+        ("student;exercise;points\nada;02.why;1\n", "with commas between the columns"),
+        ("student,exercise,points\n,02.why,1\n", "line 2: it names no student"),
+        ("student,exercise,points\nada,02.why,1,5\n", "line 2: too many commas"),
+        ('student,exercise,points\nada,02.why,"1,5"\n', "write 2.5, not 2,5"),
+        ("student,exercise,points,comment\nada,02.why,1,5\n", "line 2: the comment is only a num"),
+        ("student,exercise,points,comment\n,,,\nada,02.why\n", "line 3: '' points"),
         ("student,exercise,points\nada,02.no,1\n", "line 2: '02.no' is not answered in words"),
         ("student,exercise,points\nada,02.why,3\n", "0 to 2"),
         ("student,exercise,points\nada,02.why,-1\n", "0 to 2"),
@@ -88,3 +153,44 @@ def test_words_are_found_and_never_lost(cells, answer, stray):
     found, every = _nbgrader.in_words(book, known)
     assert found.get("written-02-why") == answer
     assert stray in every and bool(stray) == bool(every)
+
+
+# ---- marks made ahead --------------------------------------------------------------------------
+
+
+def test_marks_made_ahead_are_taken_for_the_same_notebook_source_and_variant_only(tmp_path):
+    def source(text="x = 1", variant=1, points=1):
+        call = f'{text}\nmarks("02.a", a, variant={variant}, points={points})'
+        return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(call)])
+
+    def sent(*texts, **meta):
+        cells = [nbformat.v4.new_code_cell(t, metadata={"nbgrader": meta}) for t in texts]
+        return nbformat.v4.new_notebook(cells=cells)
+
+    one = _nbgrader.grade.ExerciseReport("02.a", 1.0)
+    report = _nbgrader.grade.Report("02_qk_ov", {"02.a": one}, ["made ahead"])
+    with mock.patch.object(_nbgrader.grade, "grade_notebook", lambda *a: report):
+        _nbgrader.grade_before(tmp_path, "ada", sent("a = 1", "b"), source())
+    for student, *other in (
+        ("bob", sent("a = 1", "b"), source()),
+        ("ada", sent("a = 2", "b"), source()),
+        ("ada", sent("a = 1"), source()),
+        ("ada", sent("b", "a = 1"), source()),
+        ("ada", sent("a = 1", "b", grade_id="x"), source()),
+        ("ada", sent("a = 1", "b"), source("x = 2")),
+        ("ada", sent("a = 1", "b"), source(variant=2)),
+        ("ada", sent("a = 1", "b"), source(points=2)),
+    ):
+        assert _nbgrader.taken(tmp_path, student, *other) is None
+    same = (tmp_path, "ada", sent("a = 1", "b"), source())
+    assert _nbgrader.taken(*same).notes == ["made ahead"] and _nbgrader.taken(*same) is None
+
+
+def test_a_test_without_a_mark_gives_no_points():
+    meta = {"grade": True, "solution": False, "locked": True, "points": 3, "grade_id": "test-02-x"}
+    cell = nbformat.v4.new_code_cell("1", metadata={"nbgrader": meta})
+    other = _nbgrader.grade.ExerciseReport("02.other", 1.0)
+    report = _nbgrader.grade.Report("02_qk_ov", {"02.other": other}).plain()
+    book = nbformat.v4.new_notebook(cells=[cell], metadata={"circuitbook": {"report": report}})
+    _nbgrader.WriteMarks().preprocess(book, {})
+    assert determine_grade(book.cells[0]) == (0, 3)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from circuitbook import paths, results, vocabulary, weightfile, zoo
+from circuitbook import curves, paths, results, vocabulary, weightfile, zoo
 from circuitbook.autoencoders import bundle
 from circuitbook.neurons import draw
 from circuitbook.views import __main__ as command
@@ -319,6 +319,34 @@ def test_a_page_gets_the_saved_numbers(name, tmp_path):
             assert run["steps"] == [r["step"] for r in rows]
             assert run["prefix_matching"] == [r["prefix_matching"] for r in rows]
             assert run["tokens"][-1] == zoo.card(role)["tokens"]
+
+
+def test_the_phase_page_says_on_what_it_was_measured(tmp_path):
+    data, first = built("phase", tmp_path), chapter("00_models")
+    assert data["windows"] == curves.WINDOWS
+    rows = zoo.curves("attn-only-2l")["snapshots"]
+    kept = len(range(0, 511, curves.TOKEN_STRIDE))  # losses kept of one window
+    assert len(rows[-1]["token_losses"]) == data["windows"] * kept
+    assert data["chapter 00"]["documents"] == first["windows"]["documents"]
+    bare = zoo.curves(data["bare"]["role"])["snapshots"]
+    assert data["bare"]["icl"] == [row["icl"] for row in bare]
+    for role, run in data["runs"].items():
+        assert run["final"] == first["icl"].get(role)
+        assert [row["step"] for row in bare] == run["steps"]
+    assert data["runs"]["attn-only-2l"]["final"]
+
+
+def test_the_latents_page_marks_the_place_that_was_counted(tmp_path):
+    data = built("latents", tmp_path)
+    counted, shown = data["counted"]["latents"], {u["unit"]: u for u in data["data"]["units"]}
+    assert data["counted"]["windows"] == chapter("09_sparse_autoencoders")["sae"]["minds"]["n"]
+    for latent, c in counted.items():
+        back = {"token": 0, "previous token": 1}[c["place"]]
+        for context in shown[int(latent)]["contexts"]:
+            if context["at"] >= back and c["share"] == 1:  # then every excerpt has the word
+                token = context["ids"][context["at"] - back]
+                assert data["data"]["texts"][str(token)] == c["word"]
+    assert {c["place"] for c in counted.values()} == {"token", "previous token"}
 
 
 def test_pages_are_built_without_torch(tmp_path):

@@ -12,12 +12,14 @@ from pathlib import Path
 import _nbgrader
 import nbformat
 from _submissions import Mark, Submission, opened
+from nbformat import NotebookNode
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.apps import NbGraderAPI
 from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Config, PyFileConfigLoader
 
 from circuitbook import results
+from circuitbook.grade.source import GradeError, exercises, variant
 
 
 class CourseError(Exception):
@@ -27,15 +29,25 @@ class CourseError(Exception):
 class Course:
     """The folder `to`: nbgrader_config.py, gradebook.db, source/, submitted/, feedback/, …"""
 
-    def __init__(self, source: Path, to: Path) -> None:
+    def __init__(self, source: Path, to: Path, sent: Path) -> None:
         self.source, self.root = source.resolve(), to.resolve()
         if not self.source.is_dir():
             raise CourseError(f"{source} is not a folder of assignments: run `make assignments`")
-        self.chapters = [p.stem for p in sorted(self.source.glob("[0-9][0-9]_*.ipynb"))]
-        self.chapters = [c for c in self.chapters if self._cells(c, "points")]
+        names = [p.stem for p in sorted(self.source.glob("[0-9][0-9]_*.ipynb"))]
+        self.chapters = [c for c in names if self._cells(c, "points")]
+        self.ungraded = [c for c in names if c not in self.chapters]  # they have no exercise
         if not self.chapters:
             raise CourseError(f"{source} holds no assignment with exercises")
-        self.root.mkdir(parents=True, exist_ok=True)
+        for chapter in self.chapters:
+            self._has_tests(chapter)
+        for other in (source, sent):  # nbgrader's copies would be taken for what was handed in
+            one, two = self.root, other.resolve()
+            if one == two or one in two.parents or two in one.parents:
+                raise CourseError(f"{to} and {other} may not lie in each other: take another OUT")
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CourseError(f"{to} cannot be a folder ({error}): take another OUT") from None
         config = self.root / "nbgrader_config.py"
         results.write(config, _nbgrader.CONFIG.format(tools=str(_nbgrader.HERE)))
         c = Config(PyFileConfigLoader(config.name, path=str(self.root)).load_config())
@@ -51,9 +63,28 @@ class Course:
         self.renewed: set[str] = set()
 
     def _cells(self, chapter: str, key: str) -> dict[str, dict]:
-        book = nbformat.read(self.source / f"{chapter}.ipynb", as_version=4)
-        metas = (cell.metadata.get("nbgrader", {}) for cell in book.cells)
+        metas = (cell.metadata.get("nbgrader", {}) for cell in self._read(chapter).cells)
         return {m["grade_id"]: m for m in metas if key in m}
+
+    def _read(self, chapter: str) -> NotebookNode:
+        path = self.source / f"{chapter}.ipynb"
+        try:
+            return nbformat.read(path, as_version=4)
+        except Exception as error:  # nbformat has many ways to say that a file is broken
+            why = f"{type(error).__name__}: run `make assignments`"
+            raise CourseError(f"{path} is not a notebook ({why})") from None
+
+    def _has_tests(self, chapter: str) -> None:
+        """Say so at once where hidden tests are missing, as in the students' copies."""
+        book = self._read(chapter)
+        try:
+            if exercises(book):
+                variant(book)
+        except GradeError:
+            raise CourseError(
+                f"{self.source} has no hidden tests for {chapter}: SOURCE is the teachers' folder, "
+                "like assignments/source"
+            ) from None
 
     def written(self) -> dict[str, float]:
         """Written exercise → what it is worth."""
@@ -99,7 +130,7 @@ class Course:
     def run(self, one: Submission) -> list[str]:
         """Run the answers of a submission that was taken; what could not be enforced, in words."""
         sent = nbformat.read(self._place("submitted", one), as_version=4)
-        source = nbformat.read(self.source / f"{one.chapter}.ipynb", as_version=4)
+        source = self._read(one.chapter)
         with contextlib.suppress(Exception):  # nbgrader's step tries again, and tells what is wrong
             return list(
                 _nbgrader.grade_before(self.root, one.student, sent, source).isolation["notes"]
@@ -148,6 +179,18 @@ class Course:
             table = _nbgrader.Csv()
             table.to = str(self.root / "grades.csv")
             table.export(book)
+
+    def kept(self, found: Iterable[Submission]) -> list[str]:
+        """Marks of earlier calls whose notebook is not handed in any more, by chapter."""
+        now = {(one.student, one.chapter) for one in found}
+        with self._gradebook() as book:
+            before = sorted((s.assignment.name, s.student.id) for a in book.assignments
+                            for s in a.submissions)  # fmt: skip
+        gone: dict[str, list[str]] = {}
+        for chapter, student in before:
+            if (student, chapter) not in now:
+                gone.setdefault(chapter, []).append(student)
+        return [f"{chapter}: {', '.join(students)}" for chapter, students in gone.items()]
 
     def summary(self) -> str:
         """One line for each student and chapter."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import _assignment
 import nbformat
+from nbconvert.exporters import HTMLExporter
 from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
 from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell, new_output
@@ -23,6 +24,7 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 from nbgrader.utils import is_grade
 
 from circuitbook import grade, results
+from circuitbook.grade.source import exercise_name
 
 HERE = Path(__file__).resolve().parent
 LONGEST = 20_000  # characters of an answer on its page
@@ -60,6 +62,7 @@ def configure(c: Any) -> None:
         theirs.AssignLatePenalties,
         theirs.CheckCellMetadata,
     ]
+    c.GenerateFeedback.exporter_class = FeedbackPage
     c.GenerateFeedback.preprocessors = [
         theirs.GetGrades,
         theirs.ClearHiddenTests,
@@ -95,7 +98,8 @@ class Rebuild(NbGraderPreprocessor):
 
 
 def _place(root: Path, student: str, nb: NotebookNode, source: NotebookNode) -> Path:
-    same = json.dumps([[c.cell_type, c.source, c.metadata] for c in nb.cells + source.cells])
+    both = [[[c.cell_type, c.source, c.metadata] for c in book.cells] for book in (nb, source)]
+    same = json.dumps(both)  # the source's text also names the variant
     return root / "graded" / student / f"{hashlib.sha256(same.encode()).hexdigest()}.json"
 
 
@@ -125,8 +129,9 @@ def rebuilt(
     words, stray = in_words(nb, known)
     for cell in book.cells:
         ours = cell.metadata.get("circuitbook", {})
-        if ours.get("kind") == "code" and report.exercises[ours["name"]].answered:
-            cell.source = _harmless(_as_written(nb, ours["name"].partition(".")[2]))
+        if ours.get("kind") == "code":
+            one = report.exercises[ours["name"]]
+            cell.source = _harmless(_as_written(nb, one, known) or cell.source)
         elif ours.get("kind") == "written":
             said = words.get(cell.metadata.nbgrader.grade_id) or stray or cell.source
             cell.source = _harmless(said)
@@ -143,13 +148,18 @@ def rebuilt(
     return book
 
 
-def _as_written(nb: NotebookNode, function: str) -> str:
-    """The last cell that gives the answer; found by its text, for Python reads it elsewhere."""
+def _as_written(nb: NotebookNode, one: grade.ExerciseReport, known: set[str]) -> str:
+    """What the student wrote for an exercise, also where it is no answer; "" where nothing is."""
+    place, function = f"answer-{one.name.replace('.', '-')}", one.name.partition(".")[2]
     gives = re.compile(rf"^(async )?(def {function}\b|{function}\s*[:=])", re.M)
-    holds = [c.source for c in nb.cells if c.cell_type == "code" and gives.search(c.source)]
-    stub = "raise NotImplementedError()"
-    full = [text for text in holds if not text.rstrip().endswith(stub)] or holds
-    return full[-1] if full else f"# {function} was found, but not in a cell that can be shown"
+    own = [
+        c.source for c in nb.cells if c.cell_type == "code" and c.source.strip() not in known
+        and (
+            exercise_name(c.source) == one.name or gives.search(c.source)
+            or c.metadata.get("nbgrader", {}).get("grade_id") == place
+        )
+    ]  # fmt: skip
+    return one.found or (own or [""])[-1]  # the grader found none if it could not start
 
 
 def _harmless(text: str) -> str:
@@ -225,6 +235,13 @@ class OnlyAnswers(NbGraderPreprocessor):
                 kept.append(cell)
         nb.cells = kept
         return nb, resources
+
+
+class FeedbackPage(HTMLExporter):
+    """nbgrader's page, whose table of contents names the exercises (tools/feedback/)."""
+
+    def _template_file_default(self) -> str:
+        return "marks.html.j2"
 
 
 # ---- the table ----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 
 import _teaching
-from _lesson import Lesson, LessonError
+from _lesson import Exercise, Lesson, LessonError
 
 from circuitbook import compare, measure, paths, results, sources
 from circuitbook.claims import LABELS
@@ -35,25 +35,40 @@ PLAN = {
 }
 
 
+WORK = ("Exercises in code", "Written exercises")
+
+
+def work(exercises: Sequence[Exercise]) -> str:
+    """How many exercises these are and what they are worth together: "4 (10 points)"."""
+    points = sum(e.points for e in exercises)
+    return f"{len(exercises)} ({points} point{'s' * (points != 1)})" if exercises else "–"
+
+
 def chapters(lessons: list[Lesson]) -> str:
-    """Number, title, part of the series, reading time, exercises and their points."""
+    """Number, title, part of the series, reading time, exercises in code and written ones."""
     rows = []
     for lesson in lessons:
-        points = sum(e.points for e in lesson.exercises)
-        work = f"{len(lesson.exercises)} ({points} points)" if lesson.exercises else "–"
         link = f"[{lesson.title}](notebooks/{lesson.name}.ipynb)"
         head = lesson.head
         rows.append(
-            [lesson.number, link, head["Series"], head["Reading"], head.get("CPU", "–"), work]
+            [
+                lesson.number,
+                link,
+                head["Series"],
+                head["Reading"],
+                head.get("CPU", "–"),
+                work(lesson.exercises),
+                work(lesson.written),
+            ]
         )
     built = {lesson.number for lesson in lessons}
     if "00" in built:  # the course itself, not a test's toy
         rows += [
-            [number, f"{title} (planned)", part, "–", "–", "–"]
+            [number, f"{title} (planned)", part, "–", "–", "–", "–"]
             for number, (title, part) in PLAN.items()
             if number not in built
         ]
-    return _table(["", "Chapter", "Series", "Reading", "CPU", "Exercises"], rows)
+    return _table(["", "Chapter", "Series", "Reading", "CPU", *WORK], rows)
 
 
 def _claims_of(lesson: Lesson) -> list[dict]:
@@ -122,10 +137,11 @@ def texts() -> str:
 
 WORDS = {
     "exact": "Counts, names, yes or no. Two values must be equal.",
-    "closed_form": "Follows from algebra. They may differ by {closed_form:g}, or what the chapter "
-    "states.",
-    "readout": "Read from fixed weights in one run. They may differ by {readout:.1%}, or what the "
-    "chapter states.",
+    "closed_form": "Follows from algebra. The two may differ by {closed_form:g} (the difference "
+    "itself, not a share), or by a tolerance that the chapter states for this number.",
+    "readout": "Read from fixed weights in one run. They may differ by {readout:.1%} of the "
+    "larger one, or by a tolerance that the chapter states for this number. Near zero, that is "
+    "a smallest difference.",
     "statistic": "A mean over texts or prompts. They may differ by one standard error.",
     "stochastic": "The outcome of a training run. Only its shape is compared; claims judge it.",
 }
@@ -136,6 +152,10 @@ def kinds() -> str:
     limits = {"closed_form": compare.CLOSED_FORM, "readout": compare.READOUT}
     rows = [[kind.replace("_", " "), words.format(**limits)] for kind, words in WORDS.items()]
     return _table(["Kind", "When two values agree"], rows)
+
+
+# A difference below a fixed tolerance is a large share of a number near zero, and still inside.
+FAR = ("Largest, as a share", "Outside its tolerance")
 
 
 def _noise() -> dict:
@@ -164,7 +184,7 @@ def noise() -> str:
         changed = found["claims that changed"]
         rows.append([name, "claims", f"{found['claims']:,}", str(changed), "–", str(changed)])
     many = f"From {_noise()['chapters']} chapters, with small samples:\n\n"
-    return many + _table(["Condition", "Kind", "Numbers", "Moved", "Largest", "Outside"], rows)
+    return many + _table(["Condition", "Kind", "Numbers", "Moved", *FAR], rows)
 
 
 def formats() -> str:

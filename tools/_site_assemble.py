@@ -5,6 +5,7 @@ Nothing is executed but the apps' own data builders, and nothing here needs torc
 
 import importlib.util
 import json
+from html import escape
 from pathlib import Path
 
 import _site_apps
@@ -19,6 +20,7 @@ from _site_tree import SiteError, Tree
 
 GRAPH = "figures/course/09_attribution_graph.html"
 FRONT = "figures/course/00_evidence_ladder.png"
+GRAPH_PICTURE = "figures/course/09_graph_of_sally.png"
 MATHJAX = (  # startup.js loads the others
     "startup.js",
     "core.js",
@@ -43,14 +45,18 @@ def assemble(root: Path, site: Path, folder: Path) -> Tree:
         raise SiteError(f"there is no lesson in {root / 'scripts'}")
     claims = read_claims(course, root)
     apps = _site_apps.add(site / "apps", tree)
+    live = _live(site / "apps" / "explorer" / "links.json")
     for lesson in course:
         claims.page = lesson.name
-        made = chapter(lesson, tree, claims, _bar(lesson, tree, apps))
+        made = chapter(lesson, tree, claims, _bar(lesson, tree, apps, live))
         tree.write(f"{lesson.name}.ipynb", nbformat.writes(made) + "\n")
     documents = _docs(tree)
     parts = _site_pages.parts(course, claims) | {
         "sides": lambda: _sides(course, apps, documents),
-        "front": lambda: _front(tree),
+        "front": lambda: _still(FRONT, "the home page", tree),
+        "graph": lambda: _still(
+            GRAPH_PICTURE, "the page of the graphs", tree, "_static/attribution/graph.html"
+        ),
         "apps": lambda: "\n".join(f"- [{title}]({name}.md)" for name, title in apps.items()),
     }
     for path in sorted((site / "pages").glob("*.md")):
@@ -63,7 +69,17 @@ def assemble(root: Path, site: Path, folder: Path) -> Tree:
     return tree
 
 
-def _bar(lesson: Lesson, tree: Tree, apps: dict[str, str]) -> str:
+def _live(path: Path) -> dict[str, str]:
+    """Chapter → the state in which the explorer shows what the chapter is about."""
+    if not path.is_file():
+        return {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise SiteError(f"site/apps/explorer/{path.name} is not JSON: {error}") from None
+
+
+def _bar(lesson: Lesson, tree: Tree, apps: dict[str, str], live: dict[str, str]) -> str:
     links = [
         (tree.offer(f"notebooks/{lesson.name}.ipynb"), "Notebook", " download"),
         (tree.offer(f"scripts/{lesson.name}.py"), "Script", " download"),
@@ -72,7 +88,9 @@ def _bar(lesson: Lesson, tree: Tree, apps: dict[str, str]) -> str:
     if lesson.exercises:
         links.insert(2, (f"exercises.html#ch-{lesson.number}", "Exercises", ""))
     if "explorer" in apps:
-        links.append(("explorer.html", "Try it live", ""))
+        state = live.get(lesson.number)
+        to = f"explorer.html#{escape(state)}" if state else "explorer.html"
+        links.append((to, "Try it live", ""))
     items = "".join(f'<a href="{to}"{extra}>{text}</a>' for to, text, extra in links)
     return f'<nav class="cb-bar" aria-label="This chapter">{items}</nav>\n'
 
@@ -121,15 +139,17 @@ def _sides(course: list[Lesson], apps: dict[str, str], documents: list[str]) -> 
     )
 
 
-def _front(tree: Tree) -> str:
-    png = tree.source(FRONT, "the home page")
-    alts = json.loads(tree.source("figures/course/alt.json", "the home page").read_text("utf-8"))
-    address, width, height = picture(png.read_bytes(), "front", tree)
-    alt = alts[png.name].replace('"', "&quot;")
-    return _site_pages.raw(
-        f'<figure class="cb-figure"><img src="{address}" alt="{alt}" width="{width}" '
-        f'height="{height}"></figure>'
+def _still(name: str, needed_for: str, tree: Tree, to: str = "") -> str:
+    """A committed figure with its words; a link to the address `to`, if there is one."""
+    png = tree.source(name, needed_for)
+    alts = json.loads(tree.source("figures/course/alt.json", needed_for).read_text("utf-8"))
+    address, width, height = picture(png.read_bytes(), png.stem, tree)
+    image = (
+        f'<img src="{address}" alt="{escape(alts[png.name])}" width="{width}" height="{height}">'
     )
+    if to:
+        image = f'<a href="{to}">{image}</a>'
+    return _site_pages.raw(f'<figure class="cb-figure">{image}</figure>')
 
 
 def _scripts(tree: Tree) -> None:

@@ -188,4 +188,7 @@ def _checks(text: str) -> str | None:
     if not lines or not all(line.startswith("✓") for line in lines):
         return None
     items = "".join(f"<li>{escape(line.removeprefix('✓ '))}</li>" for line in lines)
-    return f'<details class="cb-checks"><summary>{escape(last)}</summary><ul>{items}</ul></details>'
+    return (
+        f'<details class="cb-checks"><summary>With the answer from the box above: {escape(last)}'
+        f"</summary><ul>{items}</ul></details>"
+    )

@@ -94,20 +94,20 @@ def number(x: Any) -> str:
 
 
 def comparison(test: Mapping[str, Any]) -> str:
-    """A comparison in words: what was found and what was asked."""
+    """A comparison in words: what was found and what was expected."""
     kind = test.get("test")
     if kind == "all of":
         return "; ".join(comparison(part) for part in test["tests"])
     if kind is None:
-        return f"an error of at most {number(test['limit'])}"
+        return f"expected: an error of at most {number(test['limit'])}"
     found = number(test["value"])
     if kind == "between":
-        return f"{found}, asked: {number(test['low'])} to {number(test['high'])}"
+        return f"{found}, expected: {number(test['low'])} to {number(test['high'])}"
     if kind == "close":
-        return f"{found}, asked: {number(test['target'])} ± {number(test['tolerance'])}"
+        return f"{found}, expected: {number(test['target'])} ± {number(test['tolerance'])}"
     if kind == "equal":
-        return f"{found}, asked: {number(test['target'])}"
-    return f"{found}, asked: {kind} {number(test['bound'])}"
+        return f"{found}, expected: {number(test['target'])}"
+    return f"{found}, expected: {kind} {number(test['bound'])}"
 
 
 def place(c: Mapping[str, Any], lesson: Lesson, shelf: Shelf) -> tuple[str, str]:
@@ -135,7 +135,7 @@ def ledger(lessons: list[Lesson], shelf: Shelf) -> str:
             bodies.append(f"{head}\n{rows}\n</tbody>")
     heads = "".join(
         f'<th role="columnheader" scope="col">{h}</th>'
-        for h in ("Claim", "Evidence", "Found, and asked", "In words", "Where")
+        for h in ("Claim", "Evidence", "Found, and expected", "In words", "Where")
     )
     total = sum(map(len, shelf.chapters.values()))
     return (

@@ -59,13 +59,13 @@ def chapters(lessons: list[Lesson]) -> str:
     """The chapters with the part of the series, minutes and exercises, each linked to its page."""
     rows = []
     for lesson in lessons:
-        points = sum(e.points for e in lesson.exercises)
-        work = f"{len(lesson.exercises)} ({points} points)" if lesson.exercises else "–"
         rows.append(
             f"| [{lesson.number} · {lesson.title}]({lesson.name}.ipynb) | {lesson.head['Series']} "
-            f"| {lesson.head['Reading']} | {work} |"
+            f"| {lesson.head['Reading']} | {_readme.work(lesson.exercises)} "
+            f"| {_readme.work(lesson.written)} |"
         )
-    head = ["| Chapter | Series | Reading | Exercises |", "| --- | --- | --- | --- |"]
+    heads = ("Chapter", "Series", "Reading", *_readme.WORK)
+    head = ["| " + " | ".join(heads) + " |", "| --- " * len(heads) + "|"]
     return "\n".join(head + rows)
 
 
@@ -73,10 +73,12 @@ def totals(lessons: list[Lesson], shelf: Shelf) -> str:
     """One sentence with the course's sizes, counted."""
     claims = [c for made in shelf.chapters.values() for c in made]
     refused = sum(not c["holds"] for c in claims)
-    tasks = [e for lesson in lessons for e in lesson.exercises]
+    code = sum(len(lesson.exercises) for lesson in lessons)
+    written = sum(len(lesson.written) for lesson in lessons)
     return (
-        f"{len(lessons)} chapters, {len(tasks)} exercises with checks, and {len(claims)} claims, "
-        f"each with its evidence. {refused} of the claims do not hold, and stay in."
+        f"{len(lessons)} chapters, {code} exercises in code that check themselves, {written} "
+        f"written ones, and {len(claims)} claims, each with its evidence. {refused} of the claims "
+        "do not hold, and stay in."
     )
 
 
@@ -105,20 +107,22 @@ def comparison() -> str:
 # ---- exercises ----------------------------------------------------------------------------------
 
 
+TASK = ("Exercise", "Points", "Minutes", "Difficulty", "What it asks")
+
+
 def exercises(lessons: list[Lesson]) -> str:
     """A table for each chapter: every exercise with what it asks, in the lesson's own words."""
     out = []
     for lesson in lessons:
         rows = [row for cell in lesson.cells if (row := _task(cell, lesson))]
         if rows:
-            heads = "".join(
-                f'<th scope="col">{h}</th>'
-                for h in ("Exercise", "Points", "Minutes", "Difficulty", "What it asks")
-            )
+            heads = "".join(f'<th role="columnheader" scope="col">{h}</th>' for h in TASK)
             table = (
                 f'<div class="cb-wide" role="region" tabindex="0" '
-                f'aria-label="Exercises of chapter {lesson.number}"><table class="cb-tasks">'
-                f"<thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+                f'aria-label="Exercises of chapter {lesson.number}">'
+                '<table role="table" class="cb-tasks">'
+                f'<thead role="rowgroup"><tr role="row">{heads}</tr></thead>'
+                f'<tbody role="rowgroup">{"".join(rows)}</tbody></table></div>'
             )
             out.append(
                 f"(ch-{lesson.number})=\n## {lesson.number} · {lesson.title}\n\n{raw(table)}"
@@ -138,9 +142,13 @@ def _task(cell: Cell, lesson: Lesson) -> str:
 def _line(e: Exercise, asks: str, lesson: Lesson) -> str:
     anchor = "ex-" + e.name.replace(".", "-").replace("_", "-")
     shown = escape(e.name).replace("_", "_<wbr>")
+    cells = "".join(
+        f'<td role="cell" data-label="{label}">{cell}</td>'
+        for label, cell in zip(TASK[1:], (e.points, e.minutes, e.difficulty, asks))
+    )
     return (
-        f'<tr><th scope="row"><a href="{lesson.name}.html#{anchor}"><code>{shown}</code></a></th>'
-        f"<td>{e.points}</td><td>{e.minutes}</td><td>{e.difficulty}</td><td>{asks}</td></tr>\n"
+        f'<tr role="row"><th role="rowheader" scope="row"><a href="{lesson.name}.html#{anchor}">'
+        f"<code>{shown}</code></a></th>{cells}</tr>\n"
     )
 
 

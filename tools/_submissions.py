@@ -1,11 +1,13 @@
 """What was handed in: whose a file is, and a notebook that nbgrader can open, whatever it holds.
 
-Two layouts are read: FOLDER/STUDENT/02_qk_ov.ipynb and FOLDER/STUDENT_02_qk_ov.ipynb. Nothing in
-the folder is changed.
+Two layouts are read: FOLDER/STUDENT/02_qk_ov.ipynb, also with folders between, and
+FOLDER/STUDENT_02_qk_ov.ipynb. Nothing in the folder is changed.
 """
 
 import csv
+import hashlib
 import re
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,37 +43,83 @@ class Mark:
     comment: str
 
 
-def find(folder: Path, chapters: Iterable[str]) -> tuple[list[Submission], list[str]]:
-    """(the submissions by student and chapter, what was passed over and why)."""
+def find(
+    folder: Path, chapters: Iterable[str], ungraded: Iterable[str] = ()
+) -> tuple[list[Submission], list[str], list[str]]:
+    """(the submissions by student and chapter, what was passed over and why, what is unclear).
+
+    ungraded: chapters without an exercise. Of several files of one student for one chapter, the one
+    with the plain name counts; without one, or with two, none does. Both are unclear.
+    """
     if not folder.is_dir():
         raise SubmissionError(f"{folder} is not a folder: name the one with the notebooks in it")
-    chapters, found, passed = list(chapters), {}, []
-    for path in sorted([*folder.glob("*.ipynb"), *folder.glob("*/*.ipynb")]):
+    chapters, ungraded, passed, unclear = list(chapters), list(ungraded), [], []
+    every: dict[tuple[str, str], list[Path]] = {}
+    for path in sorted(folder.rglob("*")):
         shown = path.relative_to(folder)
+        chapter = next((c for c in [*chapters, *ungraded] if c in path.stem), "")
+        student = _student(shown, chapter)
         if any(part.startswith(".") for part in shown.parts):
             continue
-        if path.is_symlink() or not path.is_file():
-            passed.append(f"{shown}: it is a link, not a file")
+        if path.is_symlink():
+            passed.append(f"{shown}: it is a link, nothing of its own")
+        elif path.is_dir() or (path.suffix.lower() != ".ipynb" and not chapter):
             continue
-        chapter = next((c for c in chapters if c in path.stem), "")
-        before = path.stem.partition(chapter)[0] if chapter else ""
-        student = _name(before if path.parent == folder else path.parent.name)
-        if not chapter or not student:
+        elif path.suffix.lower() != ".ipynb":
+            passed.append(f"{shown}: it is not a notebook, whose name ends with .ipynb")
+        elif not chapter or not student:
             passed.append(f"{shown}: call it STUDENT_CHAPTER.ipynb or STUDENT/CHAPTER.ipynb")
-        elif (student, chapter) in found:
-            first = found[student, chapter].path.relative_to(folder)
-            passed.append(f"{shown}: {student} already handed in {first}, which was graded")
+        elif chapter in ungraded:
+            passed.append(f"{shown}: chapter {chapter} has no exercise, so nothing to grade")
         else:
-            found[student, chapter] = Submission(student, chapter, path)
+            every.setdefault((student, chapter), []).append(shown)
+    found = []
+    for (student, chapter), files in sorted(every.items()):
+        plain = [p for p in files if _is_plain(p, chapter)] if len(files) > 1 else files
+        names = ", ".join(map(str, files))
+        if len(plain) != 1:
+            unclear.append(f"{student}, {chapter}: {names}: keep one of these files")
+            continue
+        found.append(Submission(student, chapter, folder / plain[0]))
+        if len(files) > 1:
+            unclear.append(f"{student}, {chapter}: of {names} only {plain[0]} counts; keep one")
     if not found:
-        more = f" ({passed[0]})" if passed else ""
-        raise SubmissionError(f"{folder} holds no submission of {', '.join(chapters)}{more}")
-    return [found[key] for key in sorted(found)], passed
+        more = "; ".join([*unclear, *passed][:1])
+        raise SubmissionError(
+            f"{folder} holds no submission of {', '.join(chapters)}"
+            + (f" ({more})" if more else "")
+        )
+    return found, passed, unclear
+
+
+def _student(shown: Path, chapter: str) -> str:
+    """The folder that a file lies in, at whatever depth, or what stands before the chapter."""
+    if len(shown.parts) > 1:
+        return _name(shown.parts[0])
+    return _name(shown.stem.partition(chapter)[0]) if chapter else ""
+
+
+def _is_plain(shown: Path, chapter: str) -> bool:
+    """02_qk_ov.ipynb or ada_02_qk_ov.ipynb, and not `02_qk_ov (1).ipynb`."""
+    return shown.stem == chapter if len(shown.parts) > 1 else shown.stem.endswith(chapter)
 
 
 def _name(text: str) -> str:
-    """A student's name as a name of folders and of cells in a table that runs no formula."""
-    return re.sub(r"[^\w.@-]+", "_", text).strip("_-.@ ")
+    """A student's name as a name of folders and of cells in a table that runs no formula.
+
+    Letters of all languages stay. A name that had to be changed gets a few letters of its hash, so
+    that no two students share one.
+    """
+    written = unicodedata.normalize("NFC", text).strip(" _-")
+    letters = (c if _stays(c) else "_" for c in written)
+    name = "".join(letters).strip("_-.@ ")
+    if not name or name == written:
+        return name
+    return f"{name}-{hashlib.sha256(written.encode('utf-8', 'replace')).hexdigest()[:4]}"
+
+
+def _stays(letter: str) -> bool:
+    return letter.isalnum() or letter in " _.@-" or unicodedata.category(letter) in {"Mn", "Mc"}
 
 
 def opened(path: Path) -> NotebookNode:
@@ -105,6 +153,11 @@ def _book(cells: list[NotebookNode]) -> NotebookNode:
     return new_notebook(cells=cells, metadata={"kernelspec": kernel})
 
 
+# ---- marks for written answers -------------------------------------------------------------------
+
+HEAD = "student,exercise,points,comment"
+
+
 def read_marks(path: Path, worth: dict[str, float]) -> list[Mark]:
     """The table of marks for written answers: student, exercise, points and, if wanted, comment.
 
@@ -113,29 +166,50 @@ def read_marks(path: Path, worth: dict[str, float]) -> list[Mark]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
-            if not {"student", "exercise", "points"} <= set(reader.fieldnames or ()):
-                raise SubmissionError(f"{path}: its first line is student,exercise,points,comment")
+            first = reader.fieldnames or []
+            if not {"student", "exercise", "points"} <= set(first):
+                with_commas = "" if len(first) > 1 else ", with commas between the columns"
+                raise SubmissionError(f"{path}, line 1: it should be {HEAD}{with_commas}")
             lines = [(reader.line_num, row) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SubmissionError(f"{path} cannot be read as a table ({error})") from None
     marks: dict[tuple[str, str], Mark] = {}
     for number, row in lines:
-        where = f"{path}, line {number}"
-        student, exercise = _name(row["student"] or ""), (row["exercise"] or "").strip()
-        if exercise not in worth:
-            known = ", ".join(worth) or "none"
-            raise SubmissionError(f"{where}: {exercise!r} is not answered in words; known: {known}")
         try:
-            points = float(row["points"] or "")
-        except ValueError:
-            points = float("nan")
-        if not 0 <= points <= worth[exercise]:
+            mark = _mark(row, worth)
+        except ValueError as error:
+            raise SubmissionError(f"{path}, line {number}: {error}") from None
+        if mark and (mark.student, mark.exercise) in marks:
             raise SubmissionError(
-                f"{where}: {row['points']!r} points; {exercise} gives 0 to {worth[exercise]:g}"
+                f"{path}, line {number}: {mark.student} has two marks for {mark.exercise}"
             )
-        if (student, exercise) in marks:
-            raise SubmissionError(f"{where}: {student} has two marks for {exercise}")
-        marks[student, exercise] = Mark(
-            student, exercise, points, (row.get("comment") or "").strip()
-        )
+        if mark:
+            marks[mark.student, mark.exercise] = mark
     return list(marks.values())
+
+
+def _mark(row: dict, worth: dict[str, float]) -> Mark | None:
+    """One line; None where all its columns are empty. Errors: ValueError, in words."""
+    if None in row:
+        raise ValueError("too many commas: write 2.5 for points, and put a comment with commas in "
+                         'double quotes')  # fmt: skip
+    cells = {key: (value or "").strip() for key, value in row.items()}
+    if not any(cells.values()):
+        return None
+    student, exercise, points = _name(cells["student"]), cells["exercise"], cells["points"]
+    comment = cells.get("comment", "")
+    if not student:
+        raise ValueError("it names no student")
+    if exercise not in worth:
+        known = ", ".join(worth) or "none"
+        raise ValueError(f"{exercise!r} is not answered in words; known: {known}")
+    try:
+        value = float(points)
+    except ValueError:
+        value = float("nan")
+    if not 0 <= value <= worth[exercise]:
+        point = "; write 2.5, not 2,5" if "," in points else ""
+        raise ValueError(f"{points!r} points; {exercise} gives 0 to {worth[exercise]:g}{point}")
+    if re.fullmatch(r"\d{1,2}", comment):  # what a spreadsheet makes of 2,5 without quotes
+        raise ValueError(f"the comment is only a number: write {points}.{comment} if that is meant")
+    return Mark(student, exercise, value, comment)

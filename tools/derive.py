@@ -93,6 +93,10 @@ def private(all_lessons: list[Lesson], wanted: set[str], variant: int, folder: P
     folder = folder.resolve()
     if folder.is_relative_to(paths.ASSIGNMENTS.resolve()):
         raise LessonError(f"{folder} is committed: take --to a folder outside of assignments/")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LessonError(f"--to {folder} cannot be a folder ({error})") from None
     for lesson in all_lessons:
         if lesson.name in wanted:
             for path, text in assignment(lesson, folder, variant):

@@ -2,11 +2,13 @@
 
     make grade SUBMISSIONS=FOLDER [WRITTEN=marks.csv] [SOURCE=assignments/source] [OUT=build/grade]
 
-FOLDER holds STUDENT/02_qk_ov.ipynb or STUDENT_02_qk_ov.ipynb; nothing in it is changed. OUT becomes
-a course folder of nbgrader: gradebook.db, feedback/ for the students, grades.csv, and everything
-that JupyterLab with nbgrader's extension opens. Marks for written answers come from WRITTEN, a
-table with the columns student, exercise, points, comment, or are given in nbgrader's formgrader.
-Called again, only what is new or changed is graded.
+FOLDER holds STUDENT/02_qk_ov.ipynb or STUDENT_02_qk_ov.ipynb; nothing in it is changed. Where there
+are several files of one student for one chapter, only one with just that name counts, and the exit
+status is 1 until the others are gone. OUT becomes a course folder of nbgrader: gradebook.db,
+feedback/ for the students, grades.csv, and everything that JupyterLab with nbgrader's extension
+opens. Marks for written answers come from WRITTEN, a table with the columns student, exercise,
+points, comment, or are given in nbgrader's formgrader. Called again, only what is new or changed is
+graded, and earlier marks stay.
 """
 
 import argparse
@@ -20,7 +22,7 @@ from circuitbook import paths
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line; 1 when something could not be graded at all."""
+    """The command line; 1 when something could not be graded at all, or is not clear."""
     parser = argparse.ArgumentParser(
         prog="python tools/grade.py",
         description=__doc__,
@@ -57,10 +59,10 @@ def grade(submissions: Path, written: Path | None, source: Path, to: Path) -> in
     from _course import Course
     from _submissions import find, read_marks
 
-    course = Course(source, to)
-    found, passed = find(submissions, course.chapters)
+    course = Course(source, to, submissions)
+    found, passed, unclear = find(submissions, course.chapters, course.ungraded)
     marks = read_marks(written, course.written()) if written else []
-    failed = []
+    failed = unclear
     for chapter in sorted({one.chapter for one in found}):
         course.prepare(chapter)
     new = [one for one in found if course.take(one)]
@@ -82,6 +84,8 @@ def grade(submissions: Path, written: Path | None, source: Path, to: Path) -> in
         print(f"on this system: {text}")
     for text in [*passed, *unknown]:
         print(f"passed over: {text}")
+    for text in course.kept(found):
+        print(f"kept from an earlier call, not in {submissions} now: {text}")
     for text in failed:
         print(f"not graded: {text}")
     print(f"\n{to}/grades.csv has every mark, {to}/feedback/ a page for each student.")

@@ -65,12 +65,20 @@
     });
   }
 
+  // What people type when they mean a state.
+  const SAID = { holds: "held hold true", fails: "failed failing fail refuted" };
+
   function setUpLedger(form) {
     const bodies = [...document.querySelectorAll(".cb-ledger tbody")];
     const rows = bodies.flatMap((body) => [...body.rows].map((row) => ({
-      row, body, words: row.textContent.toLowerCase(),
+      row, body, words: `${row.textContent} ${SAID[row.dataset.holds]}`.toLowerCase(),
     })));
+    const table = document.querySelector(".cb-ledger");
     const said = form.querySelector("output");
+    const none = document.createElement("p");
+    none.textContent = "No claim fits. Try fewer words, or press “Show all”.";
+    none.hidden = true;
+    table.parentElement.after(none);
     const fields = ["words", "chapter", "label", "holds"];
     function apply() {
       const want = Object.fromEntries(fields.map((name) => [name, form.elements[name].value]));
@@ -85,12 +93,27 @@
         shown += fits;
       }
       said.textContent = `${shown} of ${rows.length} claims`;
+      table.caption.textContent = said.textContent;
+      table.hidden = shown === 0;
+      none.hidden = shown > 0;
+    }
+    // A claim that the address names must be seen, whatever the filter says.
+    function showNamed() {
+      const id = decodeURIComponent(location.hash.slice(1));
+      const named = rows.find(({ row }) => row.id === id);
+      if (named?.row.hidden) {
+        form.reset();
+        apply();
+        named.row.scrollIntoView();
+      }
     }
     form.hidden = false;
     form.addEventListener("input", apply);
     form.addEventListener("submit", (event) => event.preventDefault());
     form.addEventListener("reset", () => setTimeout(apply));
+    window.addEventListener("hashchange", showNamed);
     apply();
+    showNamed();
   }
 
   document.querySelectorAll("button[data-plot]").forEach(setUpFigure);

@@ -49,6 +49,16 @@ class Opener:
         self.browser, self.home, self.allowed, self.offline = browser, home, allowed, offline
         self.problems: list[str] = []
         self.contexts = []
+        self.kept: dict[tuple, Page] = {}
+
+    def again(self, path: str, width: int = 1280, height: int = 900, dark: bool = False) -> Page:
+        """Open a page in the same tab as the last one of this size: a new context costs seconds."""
+        page = self.kept.get((width, height, dark))
+        if page is None:
+            page = self.kept[width, height, dark] = self(path, width, height, dark)
+        else:
+            page.goto(f"{self.home}/{path}")
+        return page
 
     def __call__(self, path: str, width: int = 1280, height: int = 900, dark: bool = False) -> Page:
         context = self.browser.new_context(
@@ -85,8 +95,13 @@ class Opener:
     def close(self) -> None:
         for context in self.contexts:
             context.close()
-        if self.problems:
-            pytest.fail("\n".join(self.problems), pytrace=False)
+        self.complain()
+
+    def complain(self) -> None:
+        """Fail with all that went wrong since the last time."""
+        found, self.problems = self.problems, []
+        if found:
+            pytest.fail("\n".join(found), pytrace=False)
 
 
 @pytest.fixture(scope="session")
@@ -118,6 +133,21 @@ def open_page(browser: Browser, site_dir: Path) -> Iterator[Callable[..., Page]]
     opener = Opener(browser, site_dir.as_uri(), LOCAL, offline=True)
     yield opener
     opener.close()
+
+
+@pytest.fixture(scope="session")
+def tabs(browser: Browser, site_dir: Path) -> Iterator[Opener]:
+    """One tab for each size and theme, for all tests that only look."""
+    opener = Opener(browser, site_dir.as_uri(), LOCAL, offline=True)
+    yield opener
+    opener.close()
+
+
+@pytest.fixture
+def visit(tabs: Opener) -> Iterator[Callable[..., Page]]:
+    """Like `open_page`, in a tab that other tests have used: for pages that are only looked at."""
+    yield tabs.again
+    tabs.complain()
 
 
 @pytest.fixture(scope="session")

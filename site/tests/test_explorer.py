@@ -13,16 +13,17 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from explorer_page import AUNT, at, opened, opener, page
 from playwright.sync_api import Page
 
 from circuitbook import corpus, cut, paths, tokenizer, zoo
 
 ROLES = ("attn-only-1l", "attn-only-2l", "gelu-1l", "gelu-2l")
-TEXTS = 1000
+TEXTS = 1000  # spelled
+READ = 150  # of them, in each model
 LONGEST = 64
 TOLERANCE = 1e-2  # of a logit, in nats
-READY = '#cx-app[aria-busy="false"]'
-AUNT = "I always loved visiting Aunt Sally. Whenever I was feeling sad, Aunt"
+__all__ = ["opener", "page"]  # fixtures
 KEY = "Where is the key? asked Aunt Sally. Nobody knew. So Aunt"
 ODD = (
     *("é ß ñ 日本 中文 한국 العربية עברית ไทย ﬁ ½ Ⅷ ٣ १ 𝟙 ² x̂ e\u0301 'S 's I'm don't".split()),
@@ -35,13 +36,14 @@ ODD = (
 )
 
 # Logits at the last place for many texts, given as UTF-16 units because JSON has no half pairs.
-MANY = """async ({role, texts, most}) => {
+MANY = """async ({role, texts, most, read: count}) => {
   const {header, buffer} = await Explorer.fetchWeights(role), core = Explorer.core();
   const model = new core.Model(header, new Uint16Array(buffer));
   const tok = new Explorer.Tokenizer(Explorer.vocabulary), ids = [], numbers = [];
   for (const units of texts) {
     const own = tok.encode(String.fromCharCode(...units));
     ids.push(own);
+    if (ids.length > count) continue;
     const read = own.slice(0, most);
     const bytes = new Uint8Array(model.logits(model.run(read), read.length - 1).buffer);
     let letters = '';
@@ -61,12 +63,6 @@ CUT = """async ({role, text, frozen, off, edges}) => {
   const pass = model.run(ids, {off, edges, patterns});
   return [ids.length - 1, ids.length >> 1].map((at) => Array.from(model.logits(pass, at)));
 }"""
-
-
-def _opened(open_page: Callable[..., Page], link: str = "") -> Page:
-    page = open_page(f"explorer.html{link}")
-    page.wait_for_selector(READY)
-    return page
 
 
 def _texts() -> list[str]:
@@ -93,27 +89,43 @@ def _model(role: str) -> object:
     return zoo.load(role, device="cpu")
 
 
-def test_a_thousand_texts_agree(open_page: Callable[..., Page]) -> None:
-    page, tok, texts = _opened(open_page), tokenizer.load(), _texts()
-    lengths, worst = set(), 0.0
+def _last_logits(model: torch.nn.Module, all_ids: list[list[int]]) -> torch.Tensor:
+    """Logits at the last place of each text. What is padded behind a place cannot change it."""
+    order = sorted(range(len(all_ids)), key=lambda i: len(all_ids[i]))
+    out = torch.empty(len(all_ids), model.cfg.d_vocab)
+    for some in torch.tensor(order).split(25):
+        rows = [torch.tensor(all_ids[i]) for i in some]
+        ends = torch.tensor([len(row) - 1 for row in rows])
+        with torch.no_grad():
+            logits = model(torch.nn.utils.rnn.pad_sequence(rows, batch_first=True))
+        out[some] = logits[torch.arange(len(rows)), ends]
+    return out
+
+
+def test_a_thousand_texts_agree(page: Page) -> None:
+    tok, texts, lengths, worst = tokenizer.load(), _texts(), set(), 0.0
     for part, role in enumerate(ROLES):
-        model, own = _model(role), texts[part :: len(ROLES)]
-        for start in range(0, len(own), 50):
-            some = own[start : start + 50]
-            asked = {"role": role, "texts": [_units(text) for text in some], "most": LONGEST}
-            answer = page.evaluate(MANY, asked)
-            for text, ids, numbers in zip(some, answer["ids"], answer["numbers"], strict=True):
-                assert ids == tok.encode(_proper(text)), ascii(text)
-                lengths.add(len(ids[:LONGEST]))
-                there = np.frombuffer(base64.b64decode(numbers), np.float32)
-                with torch.no_grad():
-                    here = model(torch.tensor([ids[:LONGEST]]))[0, -1].numpy()
-                worst = max(worst, float(np.abs(there - here).max()))
-                assert worst < TOLERANCE, (role, ascii(text))
-                top, other = np.argsort(-here)[:5], np.argsort(-there)[:5]
-                # The same five in the same order, but for tokens that Python hardly tells apart.
-                assert np.abs(here[top] - here[other]).max() < 1e-3, (role, ascii(text))
-    print(f"largest difference of a logit in {len(texts)} texts: {worst:.1e}")
+        own = texts[part :: len(ROLES)]
+        asked = {
+            "role": role,
+            "texts": [_units(text) for text in own],
+            "most": LONGEST,
+            "read": READ,
+        }
+        answer = page.evaluate(MANY, asked)
+        for text, ids in zip(own, answer["ids"], strict=True):
+            assert ids == tok.encode(_proper(text)), ascii(text)
+        read = [ids[:LONGEST] for ids in answer["ids"][:READ]]
+        lengths |= {len(ids) for ids in read}
+        mine = _last_logits(_model(role), read).numpy()
+        for text, numbers, here in zip(own[:READ], answer["numbers"], mine, strict=True):
+            there = np.frombuffer(base64.b64decode(numbers), np.float32)
+            worst = max(worst, float(np.abs(there - here).max()))
+            assert worst < TOLERANCE, (role, ascii(text))
+            top, other = np.argsort(-here)[:5], np.argsort(-there)[:5]
+            # The same five in the same order, but for tokens that Python hardly tells apart.
+            assert np.abs(here[top] - here[other]).max() < 1e-3, (role, ascii(text))
+    print(f"largest difference of a logit in {READ} texts for each model: {worst:.1e}")
     assert min(lengths) == 1 and max(lengths) == LONGEST and len(lengths) > 50
 
 
@@ -126,9 +138,8 @@ def _allowed(milliseconds: float) -> float:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_64_tokens_are_answered_in_300_ms(open_page: Callable[..., Page], role: str) -> None:
+def test_64_tokens_are_answered_in_300_ms(page: Page, role: str) -> None:
     """From asking the worker to the answer that the page draws, each time for another text."""
-    page = _opened(open_page)
     times = page.evaluate(
         """async ({role, tries, limit}) => {
           const {line} = Explorer.app, times = [];
@@ -151,7 +162,7 @@ def test_64_tokens_are_answered_in_300_ms(open_page: Callable[..., Page], role: 
 def test_first_view_within_a_second(open_page: Callable[..., Page]) -> None:
     times = []
     while len(times) < TRIES and not (times and min(times) < _allowed(1000)):
-        page = _opened(open_page)
+        page = opened(open_page)
         times.append(page.evaluate("Explorer.firstView"))
         page.close()
     print(f"first view after {min(times):.0f} ms, the best of {len(times)}")
@@ -160,8 +171,8 @@ def test_first_view_within_a_second(open_page: Callable[..., Page]) -> None:
 
 @pytest.mark.parametrize("role", ["attn-only-2l", "gelu-2l"])
 @pytest.mark.parametrize("text", [AUNT, KEY])
-def test_cuts_are_pythons(open_page: Callable[..., Page], role: str, text: str) -> None:
-    page, model = _opened(open_page), _model(role)
+def test_cuts_are_pythons(page: Page, role: str, text: str) -> None:
+    model = _model(role)
     tokens = torch.tensor([tokenizer.load().encode(text)])
     places = [tokens.shape[1] - 1, tokens.shape[1] // 2]
     whole = cut.run(model, tokens)[0][0, places]
@@ -196,8 +207,8 @@ def test_cuts_are_pythons(open_page: Callable[..., Page], role: str, text: str) 
     )
 
 
-def test_patterns_of_another_text_of_the_same_length(open_page: Callable[..., Page]) -> None:
-    page, model, tok = _opened(open_page), _model("gelu-2l"), tokenizer.load()
+def test_patterns_of_another_text_of_the_same_length(page: Page) -> None:
+    model, tok = _model("gelu-2l"), tokenizer.load()
     other = AUNT.replace("Sally", "Ruth")
     tokens, before = (torch.tensor([tok.encode(text)]) for text in (other, AUNT))
     there = cut.freeze_patterns(model, before)
@@ -210,8 +221,8 @@ def test_patterns_of_another_text_of_the_same_length(open_page: Callable[..., Pa
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_patterns_and_sizes_are_pythons(open_page: Callable[..., Page], role: str) -> None:
-    page = _opened(open_page, f"#model={role}&text=" + AUNT.replace(" ", "+"))
+def test_patterns_and_sizes_are_pythons(page: Page, role: str) -> None:
+    at(page, f"#model={role}&text=" + AUNT.replace(" ", "+"))
     model, tokens = _model(role), torch.tensor([tokenizer.load().encode(AUNT)])
     seen = page.evaluate("""() => ({n: Explorer.app.view.n,
       patterns: Explorer.app.view.patterns.map((x) => Array.from(x)),
@@ -228,36 +239,36 @@ def test_patterns_and_sizes_are_pythons(open_page: Callable[..., Page], role: st
 
 
 @pytest.mark.parametrize("role", ["attn-only-2l", "gelu-2l"])
-def test_contributions_add_up_and_are_pythons(open_page: Callable[..., Page], role: str) -> None:
+def test_contributions_add_up_and_are_pythons(page: Page, role: str) -> None:
     tok, model = tokenizer.load(), _model(role)
     name, tokens = tok.token(" Sally"), torch.tensor([tok.encode(AUNT)])
-    page = _opened(open_page, f"#model={role}&token={name}&text=" + AUNT.replace(" ", "+"))
+    at(page, f"#model={role}&token={name}&text=" + AUNT.replace(" ", "+"))
     reading = page.evaluate("Explorer.app.view.reading")
     parts = {part["name"]: part["value"] for part in reading["parts"]}
     logits, cache = cut.run(model, tokens, names=None)
-    u, at = model.W_U[:, name], len(tokens[0]) - 1
-    mine = {"embedding": cache["hook_embed"][0, at] @ u}
+    u, last = model.W_U[:, name], len(tokens[0]) - 1
+    mine = {"embedding": cache["hook_embed"][0, last] @ u}
     bias = torch.zeros(())
     for layer in range(model.cfg.n_layers):
-        result = cache[f"blocks.{layer}.attn.hook_result"][0, at] @ u
+        result = cache[f"blocks.{layer}.attn.hook_result"][0, last] @ u
         mine |= {f"{layer}.{head}": x for head, x in enumerate(result)}
         if model.cfg.d_mlp:
             b = model.blocks[layer].mlp.b_out @ u
-            mine[f"MLP {layer}"] = cache[f"blocks.{layer}.hook_mlp_out"][0, at] @ u - b
+            mine[f"MLP {layer}"] = cache[f"blocks.{layer}.hook_mlp_out"][0, last] @ u - b
             bias = bias + b
     if model.cfg.d_mlp:
         mine["bias"] = bias
     assert parts.keys() == mine.keys()
     assert all(math.isclose(parts[k], float(mine[k]), abs_tol=1e-3) for k in mine)
-    assert math.isclose(sum(parts.values()), float(logits[0, at, name]), abs_tol=1e-3)
+    assert math.isclose(sum(parts.values()), float(logits[0, last, name]), abs_tol=1e-3)
     assert math.isclose(sum(parts.values()), reading["target"]["logit"], abs_tol=1e-3)
 
 
 @pytest.mark.parametrize(("layer", "head"), [(0, 5), (1, 7)])
-def test_qk_and_ov_rows_are_pythons(open_page: Callable[..., Page], layer: int, head: int) -> None:
+def test_qk_and_ov_rows_are_pythons(page: Page, layer: int, head: int) -> None:
     model, word = _model("attn-only-2l"), tokenizer.load().token(" Aunt")
     asked = {"role": "attn-only-2l", "layer": layer, "head": head, "token": word}
-    rows = _opened(open_page).evaluate("(x) => Explorer.app.line.ask('rows', x)", asked)
+    rows = page.evaluate("(x) => Explorer.app.line.ask('rows', x)", asked)
     x = model.W_E[word]
     scores = (x @ model.W_Q[layer, head]) @ (model.W_E @ model.W_K[layer, head]).T
     scores = scores / model.cfg.d_head**0.5
@@ -272,8 +283,8 @@ def test_qk_and_ov_rows_are_pythons(open_page: Callable[..., Page], layer: int, 
             assert (mine[ids] - values).abs().max() < 1e-3, (kind, end)
 
 
-def test_models_of_the_page_are_the_bundled_ones(open_page: Callable[..., Page]) -> None:
-    models = _opened(open_page).evaluate("Explorer.models")
+def test_models_of_the_page_are_the_bundled_ones(page: Page) -> None:
+    models = page.evaluate("Explorer.models")
     assert tuple(models) == ROLES
     assert paths.models() == "course"
     for role, config in models.items():

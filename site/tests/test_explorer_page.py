@@ -8,32 +8,25 @@ from collections.abc import Callable
 import pytest
 import torch
 from axe_core_python.sync_playwright import Axe
+from explorer_page import (
+    ALL,
+    AUNT,
+    LINK,
+    PREDICTIONS,
+    READY,
+    at,
+    opened,
+    opener,
+    page,
+    shown_rows,
+    shown_state,
+    shown_values,
+)
 from playwright.sync_api import Page
 
 from circuitbook import cut, tokenizer, zoo
 
-READY = '#cx-app[aria-busy="false"]'
-AUNT = "I always loved visiting Aunt Sally. Whenever I was feeling sad, Aunt"
-LINK = "#model=attn-only-2l&head=1.7&text=" + AUNT.replace(" ", "+")
-ALL = LINK + "&pin=8&at=20&token=300&row=500&look=in&weigh=1&off=0.1,1.2&cut=0.4>1.7.k,0.2>1.3.v"
-PREDICTIONS = "#cx-predictions tbody tr"
-
-
-def _opened(open_page: Callable[..., Page], link: str = "", **how: object) -> Page:
-    page = open_page(f"explorer.html{link}", **how)
-    page.wait_for_selector(READY)
-    return page
-
-
-def _state(page: Page) -> dict:
-    page.wait_for_selector(READY)
-    return page.evaluate("Explorer.app.state")
-
-
-def _rows(page: Page) -> list[list[str]]:
-    """The predictions as the reader sees them."""
-    page.wait_for_selector(READY)
-    return [row.locator("th, td").all_inner_texts() for row in page.locator(PREDICTIONS).all()]
+__all__ = ["opener", "page"]  # fixtures
 
 
 def _as_shown(logits: torch.Tensor) -> list[list[str]]:
@@ -49,11 +42,6 @@ def _aunt() -> tuple[object, torch.Tensor]:
     return zoo.load("attn-only-2l", device="cpu"), torch.tensor([tokenizer.load().encode(AUNT)])
 
 
-def _values(page: Page) -> list[float | None]:
-    texts = page.locator("#cx-tokens button").evaluate_all("all => all.map(x => x.dataset.value)")
-    return [float(text) if text else None for text in texts]
-
-
 def _colours(page: Page) -> list[str]:
     return page.locator("#cx-tokens button").evaluate_all(
         "all => all.map(x => getComputedStyle(x).backgroundColor)"
@@ -62,47 +50,47 @@ def _colours(page: Page) -> list[str]:
 
 def _assert_row(page: Page, values: torch.Tensor, above: float = 0.5) -> None:
     """The tokens carry these numbers; at least one of them is large enough to be seen."""
-    there = torch.tensor([x or 0.0 for x in _values(page)])
+    there = torch.tensor([x or 0.0 for x in shown_values(page)])
     assert (there - values).abs().max() < 2e-4
     assert values.max() > above
 
 
-def test_aunt_sally_opens_with_one_click(open_page: Callable[..., Page]) -> None:
-    page = _opened(open_page, "#model=attn-only-2l&text=something+else&off=0.4&pin=1")
+def test_aunt_sally_opens_with_one_click(page: Page) -> None:
+    at(page, "#model=attn-only-2l&text=something+else&off=0.4&pin=1")
     page.get_by_role("button", name="Aunt Sally").click()
     model, tokens = _aunt()
-    assert _rows(page) == _as_shown(cut.run(model, tokens)[0][0, -1])
-    assert _rows(page)[0][0] == "␣Sally"
-    state = _state(page)
+    assert shown_rows(page) == _as_shown(cut.run(model, tokens)[0][0, -1])
+    assert shown_rows(page)[0][0] == "␣Sally"
+    state = shown_state(page)
     assert state["head"] == "1.7" and state["off"] == [] and state["pin"] is None
     assert "␣Sally (8)" in page.inner_text("#cx-readout")
 
 
-def test_repeated_tokens_open_with_one_click(open_page: Callable[..., Page]) -> None:
-    page = _opened(open_page)
+def test_repeated_tokens_open_with_one_click(page: Page) -> None:
+    at(page)
     page.get_by_role("button", name="repeated tokens").click()
-    assert _state(page)["head"] == "1.7"
+    assert shown_state(page)["head"] == "1.7"
     shown = page.locator("#cx-tokens button").all_inner_texts()
     assert shown[0] == "start" and shown[1:7] == shown[10:16]
     # The second ␣count looks at the token after the first one.
-    values = _values(page)
+    values = shown_values(page)
     assert values.index(max(values[1:])) == 7
 
 
-def test_every_preset_opens_in_every_model(open_page: Callable[..., Page]) -> None:
-    page = _opened(open_page)
+def test_every_preset_opens_in_every_model(page: Page) -> None:
+    at(page)
     names = page.evaluate("Explorer.presets.map((x) => x.name)")
     for role in page.evaluate("Object.keys(Explorer.models)"):
         page.select_option("#cx-model", role)
         for name in names:
             page.get_by_role("button", name=name, exact=True).click()
-            assert _state(page)["model"] == role
+            assert shown_state(page)["model"] == role
             assert page.inner_text("#cx-notice") == ""
-            assert len(_rows(page)) == 10
+            assert len(shown_rows(page)) == 10
 
 
-def test_hover_keyboard_and_pin_colour_the_tokens(open_page: Callable[..., Page]) -> None:
-    page = _opened(open_page, LINK)
+def test_hover_keyboard_and_pin_colour_the_tokens(page: Page) -> None:
+    at(page)
     model, tokens = _aunt()
     name = "blocks.1.attn.hook_pattern"
     A = cut.run(model, tokens, names=[name])[1][name][0, 7]
@@ -121,19 +109,19 @@ def test_hover_keyboard_and_pin_colour_the_tokens(open_page: Callable[..., Page]
     page.keyboard.press("ArrowRight")
     _assert_row(page, A[2])
     page.keyboard.press("Enter")
-    assert _state(page)["pin"] == 2
+    assert shown_state(page)["pin"] == 2
     assert buttons.nth(2).get_attribute("aria-pressed") == "true"
     page.wait_for_function("document.querySelector('#cx-live').textContent.includes('(2)')")
     page.keyboard.press("Enter")
-    assert _state(page)["pin"] is None
+    assert shown_state(page)["pin"] is None
     page.keyboard.press("End")
     _assert_row(page, A[last])
     page.keyboard.press("ArrowRight")  # nothing beyond the end
     _assert_row(page, A[last])
 
 
-def test_weighting_and_direction(open_page: Callable[..., Page]) -> None:
-    page = _opened(open_page, LINK)
+def test_weighting_and_direction(page: Page) -> None:
+    at(page)
     model, tokens = _aunt()
     names = [f"blocks.1.attn.hook_{x}" for x in ("pattern", "v")]
     cache = cut.run(model, tokens, names=names)[1]
@@ -154,8 +142,8 @@ def test_weighting_and_direction(open_page: Callable[..., Page]) -> None:
     _assert_row(page, A[:, 8])
 
 
-def test_ink_can_be_read_on_every_colour(open_page: Callable[..., Page]) -> None:
-    worst = _opened(open_page).evaluate("""() => {
+def test_ink_can_be_read_on_every_colour(page: Page) -> None:
+    worst = page.evaluate("""() => {
       const bright = (c) => { const [r, g, b] = c.map((v) => v / 255)
         .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
         return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
@@ -166,14 +154,14 @@ def test_ink_can_be_read_on_every_colour(open_page: Callable[..., Page]) -> None
     assert worst >= 4.5
 
 
-def test_switching_a_head_off_shows_pythons_ablation(open_page: Callable[..., Page]) -> None:
-    page = _opened(open_page, LINK)
+def test_switching_a_head_off_shows_pythons_ablation(page: Page) -> None:
+    at(page)
     model, tokens = _aunt()
     assert page.is_disabled("#cx-clear")
     page.uncheck('[data-off="1.7"]')
     clean = cut.run(model, tokens)[0][0, -1]
     without = cut.run(model, tokens, cut.ablate_heads(model, tokens, [(1, 7)]))[0][0, -1]
-    rows, p, p0 = _rows(page), without.softmax(-1), clean.softmax(-1)
+    rows, p, p0 = shown_rows(page), without.softmax(-1), clean.softmax(-1)
     order = torch.maximum(p, p0).topk(10).indices.tolist()
     tok = tokenizer.load()
     for i, row in zip(sorted(order, key=lambda i: -p[i]), rows, strict=True):
@@ -188,12 +176,12 @@ def test_switching_a_head_off_shows_pythons_ablation(open_page: Callable[..., Pa
     assert sally[3].startswith("−")
     assert page.locator("#cx-predictions .cx-clean").count() == 10
     page.click("#cx-clear")
-    assert _rows(page) == _as_shown(clean)
+    assert shown_rows(page) == _as_shown(clean)
     assert page.is_checked('[data-off="1.7"]')
 
 
-def test_an_edge_is_cut_from_the_form(open_page: Callable[..., Page]) -> None:
-    page = _opened(open_page, LINK)
+def test_an_edge_is_cut_from_the_form(page: Page) -> None:
+    at(page)
     model, tokens = _aunt()
     page.get_by_role("button", name="Aunt Sally").click()
     page.wait_for_selector(READY)
@@ -210,24 +198,24 @@ def test_an_edge_is_cut_from_the_form(open_page: Callable[..., Page]) -> None:
     row = page.evaluate("Explorer.app.view.reading.rows")
     for x in row:
         assert x["logit"] == pytest.approx(float(logits[0, -1, x["id"]]), abs=1e-3)
-    values = torch.tensor([x or 0.0 for x in _values(page)])
+    values = torch.tensor([x or 0.0 for x in shown_values(page)])
     assert (values - cache[name][0, 7, -1]).abs().max() < 2e-4
     assert values[8] < 0.3  # Sally has lost what the head came for
     words = page.inner_text("#cx-words")
     assert "0.4" in words and "key" in words and "pattern of 1.7" in words
     page.get_by_role("button", name="Undo").click()
-    assert _state(page)["edges"] == []
+    assert shown_state(page)["edges"] == []
     assert "Nothing is cut" in page.inner_text("#cx-words")
 
 
-def test_frozen_patterns_stay(open_page: Callable[..., Page]) -> None:
-    page = _opened(open_page, LINK)
+def test_frozen_patterns_stay(page: Page) -> None:
+    at(page)
     model, tokens = _aunt()
-    before = _values(page)
+    before = shown_values(page)
     page.check("#cx-freeze")
     page.uncheck('[data-off="0.4"]')
     page.wait_for_selector(READY)
-    assert _values(page) == before
+    assert shown_values(page) == before
     there = cut.pattern_preserving_ablation(model, tokens, [(0, 4)])
     logits = cut.run(model, tokens, there)[0][0, -1]
     for x in page.evaluate("Explorer.app.view.reading.rows"):
@@ -236,7 +224,7 @@ def test_frozen_patterns_stay(open_page: Callable[..., Page]) -> None:
     page.fill("#cx-text", AUNT.replace("Sally", "Ruth"))
     page.wait_for_function("Explorer.app.state.text.includes('Ruth')")
     page.wait_for_selector(READY)
-    assert _values(page) == before and page.inner_text("#cx-notice") == ""
+    assert shown_values(page) == before and page.inner_text("#cx-notice") == ""
     assert "Sally" in page.inner_text("#cx-words")
     page.fill("#cx-text", AUNT + " Sally")
     page.wait_for_function("Explorer.app.state.text.endsWith('Sally')")
@@ -244,14 +232,15 @@ def test_frozen_patterns_stay(open_page: Callable[..., Page]) -> None:
     assert "taken anew" in page.inner_text("#cx-notice")
     page.uncheck("#cx-freeze")
     page.check('[data-off="0.4"]')
-    assert _state(page)["frozen"] is None
+    assert shown_state(page)["frozen"] is None
     assert "Nothing is cut" in page.inner_text("#cx-words")
 
 
-def test_a_token_is_chosen_by_typing_or_from_the_list(open_page: Callable[..., Page]) -> None:
-    page, tok = _opened(open_page, LINK), tokenizer.load()
+def test_a_token_is_chosen_by_typing_or_from_the_list(page: Page) -> None:
+    at(page)
+    tok = tokenizer.load()
     page.locator(PREDICTIONS).nth(2).get_by_role("button").click()
-    assert _state(page)["token"] == page.evaluate("Explorer.app.view.reading.rows[2].id")
+    assert shown_state(page)["token"] == page.evaluate("Explorer.app.view.reading.rows[2].id")
     for typed, text in (("␣Ruth", " Ruth"), (" the", " the"), ("⏎", "\n"), ("Polly", " Polly")):
         page.fill("#cx-token", typed)
         page.press("#cx-token", "Enter")
@@ -259,14 +248,20 @@ def test_a_token_is_chosen_by_typing_or_from_the_list(open_page: Callable[..., P
             assert "with the blank" in page.inner_text("#cx-notice")
         else:
             text = typed if typed == "Polly" else text
-        assert _state(page)["token"] == tok.token(text)
+        assert shown_state(page)["token"] == tok.token(text)
+    # A byte and a hidden sign have no text of their own: they are typed as the page shows them.
+    for typed in ("<0xF0>", "U+000C", "start"):
+        page.fill("#cx-token", typed)
+        page.press("#cx-token", "Enter")
+        assert page.evaluate("Explorer.app.name(Explorer.app.state.token)") == typed
+        assert page.inner_text("#cx-notice") == ""
     page.fill("#cx-token", "unbelievably long")
     page.press("#cx-token", "Enter")
     assert "not one" in page.inner_text("#cx-notice")
-    assert _state(page)["token"] is not None
+    assert shown_state(page)["token"] is not None
     page.fill("#cx-lookup", "␣Uncle")
     page.press("#cx-lookup", "Enter")
-    assert _state(page)["lookup"] == tok.token(" Uncle")
+    assert shown_state(page)["lookup"] == tok.token(" Uncle")
     page.wait_for_function("document.querySelector('#cx-rows').textContent.includes('␣Uncle')")
     assert "Direct path only" in page.inner_text("#cx-rows-note")
     page.click('[data-head="0.4"]')
@@ -274,70 +269,8 @@ def test_a_token_is_chosen_by_typing_or_from_the_list(open_page: Callable[..., P
     assert "first layer" in page.inner_text("#cx-rows-note")
 
 
-def test_a_link_restores_everything(open_page: Callable[..., Page]) -> None:
-    page = _opened(open_page, ALL)
-    page.check("#cx-freeze")
-    state = _state(page)
-    assert state["pin"] == 8 and state["at"] == 20 and state["token"] == 300
-    assert state["off"] == ["0.1", "1.2"] and len(state["edges"]) == 2 and state["frozen"] == AUNT
-    page.click("#cx-copy")
-    link = page.input_value("#cx-link")
-    assert link == page.url  # the address itself is in step
-    other = _opened(open_page, "#" + link.split("#")[1])
-    assert _state(other) == state
-    assert _rows(other) == _rows(page) and _values(other) == _values(page)
-    assert other.inner_text("#cx-notice") == ""
-
-
-@pytest.mark.parametrize("text", ["", "%", "a+b & c=d # e", "é😀\n\tx", "100 %41", '"<b>&amp;'])
-def test_any_text_survives_a_link(open_page: Callable[..., Page], text: str) -> None:
-    page = _opened(open_page)
-    page.fill("#cx-text", text)
-    page.wait_for_function("(x) => Explorer.app.state.text === x", arg=text)
-    page.wait_for_selector(READY)
-    page.click("#cx-copy")
-    other = _opened(open_page, "#" + page.input_value("#cx-link").split("#")[1])
-    assert _state(other)["text"] == text
-    assert other.input_value("#cx-text") == text
-
-
-@pytest.mark.parametrize(
-    "link",
-    [
-        "#model=gpt-9&text=a",
-        "#model=__proto__",
-        "#text=a&head=7.7",
-        "#text=a&head=x",
-        "#text=a&pin=99",
-        "#text=a&at=-1",
-        "#text=a&token=4096",
-        "#text=a&look=up",
-        "#text=a&off=9.9,zz",
-        "#model=attn-only-1l&text=a&cut=0.1>1.1.k",
-        "#text=a&cut=1.1>0.1.k",
-        "#text=a&cut=nonsense",
-        "#colour=red",
-        "#%E0%A4%A&%=%",
-        "#text=a+b&freeze=a+longer+text+than+that",
-    ],
-)
-def test_a_bad_link_gives_defaults_and_says_so(open_page: Callable[..., Page], link: str) -> None:
-    page = _opened(open_page, link)
-    assert page.inner_text("#cx-notice") != ""
-    assert len(_rows(page)) == 10
-    page.get_by_role("button", name="Aunt Sally").click()
-    assert _rows(page)[0][0].startswith("␣")
-    assert page.inner_text("#cx-notice") == ""
-
-
-def test_an_anchor_of_the_page_is_no_bad_link(open_page: Callable[..., Page]) -> None:
-    page = _opened(open_page, "#how-to-read-it")
-    assert page.inner_text("#cx-notice") == ""
-    assert _rows(page)[0][0] == "␣Sally"
-
-
-def test_too_long_a_text_is_cut_and_said(open_page: Callable[..., Page]) -> None:
-    page = _opened(open_page)
+def test_too_long_a_text_is_cut_and_said(page: Page) -> None:
+    at(page)
     page.fill("#cx-text", "one two three " * 400)
     page.wait_for_selector("#cx-notice:not(:empty)")
     page.wait_for_selector(READY, timeout=60_000)
@@ -345,6 +278,22 @@ def test_too_long_a_text_is_cut_and_said(open_page: Callable[..., Page]) -> None
     assert f"reads {most} tokens" in page.inner_text("#cx-notice")
     assert page.locator("#cx-tokens button").count() == most
     assert len(page.input_value("#cx-text")) == 400 * 14  # what was typed is not lost
+
+
+def test_the_grid_shows_what_the_caption_says(page: Page) -> None:
+    at(page)
+    page.evaluate("document.querySelector('#cx-heads-table').open = true")
+    picture = """() => { const c = document.querySelector('[data-head="1.7"] canvas');
+      return Array.from(c.getContext('2d').getImageData(8, c.height - 1, 1, 1).data); }"""
+    wanted = """(weighted) => { const {view} = Explorer.app;
+      return [...Explorer.cividis(Explorer.row(view, 1, 7, view.n - 1, weighted)[8]), 255]; }"""
+    for weighted in (False, True, False):
+        page.set_checked("#cx-weighted", weighted)
+        page.wait_for_selector(READY)
+        assert page.evaluate(picture) == page.evaluate(wanted, weighted)
+        heads = page.locator("#cx-heads-table thead").inner_text()
+        assert ("Weighted attention" in heads) == weighted
+    assert page.evaluate(wanted, True) != page.evaluate(wanted, False)
 
 
 REFUSED = "class { constructor() { throw new Error('no worker here'); } }"
@@ -362,21 +311,19 @@ def test_without_a_worker_the_page_computes(open_page: Callable[..., Page], work
     page.wait_for_selector(READY)
     assert page.evaluate("Explorer.app.line.worker") is None
     model, tokens = _aunt()
-    assert _rows(page) == _as_shown(cut.run(model, tokens)[0][0, -1])
+    assert shown_rows(page) == _as_shown(cut.run(model, tokens)[0][0, -1])
 
 
 def test_works_under_a_sub_path(open_served: Callable[..., Page]) -> None:
     page = open_served("explorer.html" + LINK)
     page.wait_for_selector(READY)
-    assert _rows(page)[0][0] == "␣Sally"
+    assert shown_rows(page)[0][0] == "␣Sally"
     assert page.evaluate("Boolean(Explorer.app.line.worker)")
 
 
-@pytest.mark.parametrize(
-    ("width", "dark"), [(1280, False), (1280, True), (390, False), (390, True)]
-)
+@pytest.mark.parametrize(("width", "dark"), [(1280, True), (390, False)])
 def test_axe_finds_nothing_serious(open_page: Callable[..., Page], width: int, dark: bool) -> None:
-    page = _opened(open_page, ALL, width=width, dark=dark)
+    page = opened(open_page, ALL, width=width, dark=dark)
     for table in page.locator("#cx-app details").all():
         table.locator("summary").click()
     wanted = "dark" if dark else "light"
@@ -387,8 +334,8 @@ def test_axe_finds_nothing_serious(open_page: Callable[..., Page], width: int, d
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_views_have_tables_in_words(open_page: Callable[..., Page]) -> None:
-    page = _opened(open_page, LINK)
+def test_views_have_tables_in_words(page: Page) -> None:
+    at(page)
     page.locator("#cx-tokens-table summary").click()
     page.wait_for_selector("#cx-tokens-table tbody tr")
     rows = page.locator("#cx-tokens-table tbody tr").all_inner_texts()

@@ -17,8 +17,9 @@ Graded work is checked by the same laws on other draws: `with variant(number): l
 None, bool, int, float, complex, str, lists, tuples, dicts, sets, torch tensors (plain ones: no
 graph, no subclass), numpy arrays, torch generators, functions, `circuitbook.model.Transformer`, and
 functools.partial of a function in circuitbook.checks.maps, which is rebuilt there because learners
-differentiate it. What fn changes in its arguments must be changed here too. Errors of the stand-in
-itself are `Stopped`; a missing answer is NotImplementedError.
+differentiate it. What fn changes in its arguments is not changed here, but for generators: a law
+that forbids it uses `untouched`. Errors of the stand-in itself are `Stopped`; a missing answer is
+NotImplementedError.
 """
 
 import importlib
@@ -29,8 +30,8 @@ from typing import Any, NamedTuple
 from circuitbook.checks.draws import current, draw, numpy_generator, torch_generator, variant
 
 __all__ = [
-    "Law", "Stopped", "check", "checker", "count", "draw", "laws", "names", "near",
-    "numpy_generator", "torch_generator", "variant",
+    "Law", "Stopped", "check", "checker", "count", "draw", "laws", "laws_of", "listed",
+    "names", "near", "numpy_generator", "torch_generator", "untouched", "variant",
 ]  # fmt: skip
 
 NO_ANSWER = "there is no answer yet"
@@ -54,7 +55,8 @@ def checker(name: str) -> Callable[[Callable], Callable]:
     return register
 
 
-def _find(name: str) -> Callable:
+def laws_of(name: str) -> Callable:
+    """The generator of laws of exercise `name`: a function of the answer."""
     chapter = name.partition(".")[0]
     module = f"circuitbook.checks.ch{chapter}"
     if name not in _checkers and chapter.isdigit() and importlib.util.find_spec(module):
@@ -86,6 +88,20 @@ def near(a: Any, b: Any, tol: float | int = 1e-6) -> bool:
     return bool(abs(a - b) <= tol)  # false for NaN
 
 
+def untouched(fn: Callable, test: Callable[[], Any]) -> Callable[[], bool]:
+    """The test of a law that says "… is left as it was": fn came back, and `test` holds.
+
+    A function in another process changes nothing here; its stand-in says whether a call `changed`
+    its arguments there.
+    """
+
+    def holds() -> bool:
+        left = bool(test())
+        return left and getattr(fn, "came_back", True) and not getattr(fn, "changed", False)
+
+    return holds
+
+
 def _is_number(x: Any) -> bool:
     return isinstance(x, int | float | complex)
 
@@ -95,10 +111,12 @@ def check(name: str, fn: Callable) -> None:
 
     Errors: AssertionError in words a learner can use; NotImplementedError while there is no answer.
     """
-    laws = _find(name)(fn)
+    watched = _Watched(fn)
+    laws = laws_of(name)(watched)
     passed = 0
     while True:
         sentence, ok, hint, problem = "it runs on a small case", False, [], None
+        watched.forget()
         try:
             sentence, test, *hint = next(laws)
             ok = bool(test())
@@ -111,10 +129,8 @@ def check(name: str, fn: Callable) -> None:
             raise NotImplementedError(f"{name} has no answer yet")
         if not ok:
             words = [f"{name}: not yet. This should be true: {sentence}.", *hint]
-            if isinstance(problem, Stopped):
-                words.append(str(problem))
-            elif problem is not None:
-                words.append(f"Your function stopped with {type(problem).__name__}: {problem}")
+            if told := _told(problem, watched):
+                words.append(told[0].upper() + told[1:])
             raise AssertionError("\n".join(words))
         print(f"✓ {sentence}")
         passed += 1
@@ -139,11 +155,13 @@ class Stopped(Exception):
     """
 
 
-def _listed(name: str) -> list[tuple[str, Callable[[], Any], str | None]]:
+def listed(name: str) -> list[tuple[str, Callable[[], Any], str | None]]:
+    """The laws of exercise `name` as (sentence, test, hint), without an answer to test."""
+
     def nobody(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError(f"the checker of {name} calls the answer outside of its tests")
 
-    found = [_item(law) for law in _find(name)(nobody)]
+    found = [_item(law) for law in laws_of(name)(nobody)]
     if not found:
         raise RuntimeError(f"the checker of {name} has no law")
     return found
@@ -156,7 +174,7 @@ def _item(law: tuple) -> tuple[str, Callable[[], Any], str | None]:
 
 def count(name: str) -> int:
     """How many laws exercise `name` has: the same in every variant, known without an answer."""
-    return len(_listed(name))
+    return len(listed(name))
 
 
 def laws(name: str, fn: Callable) -> Iterator[Law]:
@@ -165,31 +183,89 @@ def laws(name: str, fn: Callable) -> Iterator[Law]:
     The variant is the one in force when this is called. In a variant other than 0 a learner's own
     error message is left out, for it could repeat what was drawn.
     """
-    return _laws(name, fn, current(), _listed(name))
+    return _laws(name, fn, current(), listed(name))
 
 
-def _laws(name: str, fn: Callable, number: int, listed: list) -> Iterator[Law]:
+def _laws(name: str, fn: Callable, number: int, expected: list) -> Iterator[Law]:
+    watched = _Watched(fn)
     with variant(number):
-        generator = _find(name)(fn)
-    for sentence, _, hint in listed:
+        generator = laws_of(name)(watched)
+    for sentence, _, hint in expected:
+        watched.forget()
         with variant(number):
             try:
                 law = next(generator, None)
-                passed, problem = (False, "not reached") if law is None else (bool(law[1]()), None)
+                passed = law is not None and bool(law[1]())
+                problem = "not reached" if law is None else None if passed else _told(None, watched)
             except Exception as error:  # as in check: one readable line, whatever it was
-                passed, problem = False, _told(error)
+                passed, problem = False, _told(error, watched)
         yield Law(sentence, hint, passed, problem)
 
 
-def _told(error: Exception) -> str:
+class _Watched:
+    """The answer, and what its last call came to: a law may stop at a value that is no good."""
+
+    def __init__(self, fn: Callable):
+        self.fn = fn
+        self.came_back = False  # at least once, in any law so far
+        self.forget()
+
+    def forget(self) -> None:
+        """Before the next law."""
+        self.returned: list[Any] = []  # the last value, if any
+        self.raised: BaseException | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            value = self.fn(*args, **kwargs)
+        except BaseException as error:
+            self.raised = error
+            raise
+        self.returned, self.raised = [value], None
+        self.came_back = True
+        return value
+
+    @property
+    def changed(self) -> bool:
+        """Whether a call changed its arguments where only a stand-in can know it."""
+        return getattr(self.fn, "changed", False)
+
+
+def _told(error: Exception | None, watched: _Watched) -> str | None:
+    """Why a law failed, where more can be said than that it did. No value, only types and shapes.
+
+    An error of the law's own means that it could not use what the answer returned.
+    """
     if isinstance(error, NotImplementedError):
         return NO_ANSWER
     if isinstance(error, Stopped):
         return str(error)
+    own = error is not None and error is watched.raised
+    if watched.returned and not own:
+        (value,) = watched.returned
+        return None if error is None and value is not None else f"it returned {_kind(value)}"
+    if error is None:
+        return None
     kind = type(error).__name__ if type(error).__module__ == "builtins" else "an error"
+    whose = "your function" if own else "the check"
     if current():
-        return f"your function stopped with {kind}"
+        return f"{whose} stopped with {kind}"
     try:
-        return f"your function stopped with {kind}: {error}"[:300]
+        return f"{whose} stopped with {kind}: {error}"[:300]
     except Exception:  # an error whose own words fail
-        return f"your function stopped with {kind}"
+        return f"{whose} stopped with {kind}"
+
+
+def _kind(value: Any) -> str:
+    """A value's type and size in words; in a hidden variant no size, for it could tell a draw."""
+    if value is None:
+        return "None"
+    if type(value).__module__ in ("torch", "numpy") and hasattr(value, "shape"):
+        word = {"Tensor": "a tensor", "ndarray": "an array"}.get(type(value).__name__, "a number")
+        return word if current() else f"{word} of shape {tuple(value.shape)}"
+    word = {"str": "text", "int": "whole number", "float": "number", "bool": "truth value"}
+    kind = type(value).__name__ if type(value).__module__ == "builtins" else "object"
+    kind = word.get(kind, kind)
+    sized = isinstance(value, str | list | tuple | dict | set) and not current()
+    many = f" of length {len(value)}" if sized else ""
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}{many}"

@@ -25,6 +25,7 @@ from circuitbook.attribution.page_parts import SCRIPT, STYLE
 from circuitbook.gallery.__main__ import folder_for
 
 CHAPTER = "09_sparse_autoencoders"
+ROLE = "gelu-2l"  # as in `study`, which needs torch
 CELL = 40  # pixels
 LEAST = 880  # pixels that a wide picture keeps on a small screen: there it is moved sideways
 THICK = {"logit": 4.4, "latent": 2.8}  # pixels of the widest edge into such a node
@@ -200,16 +201,17 @@ def _section(key: str, graph: Mapping[str, Any], latents: Mapping[str, Any]) -> 
     wrong = sum(v for k, v in leaves.items() if k.startswith("errors"))
     return f"""<section id="graph-{key}" aria-labelledby="title-{key}">
 <h2 id="title-{key}">“{_escape(text)}” → {_escape(shown(graph["answer"]))}</h2>
-<p>Probability {graph["p"]:.3f}, rank {graph["rank"]}. The whole graph has {whole["nodes"]:,} nodes
+<p>Probability {graph["p"]:.3f} in {ROLE}, rank {graph["rank"]}.</p>
+<div class="picture" tabindex="0" role="region" aria-label="Picture, can be moved sideways">
+{_svg(key, graph, latents)}</div>
+<div class="panel" aria-live="polite"><p>Choose a node to see its edges.</p></div>
+<p>The whole graph has {whole["nodes"]:,} nodes
 and {whole["edges"]:,} edges; {len(graph["edges"]["weight"])} edges are shown. Of the influence of
 latents and errors {whole["node_share"]:.0%} is kept. Edges into the logit: kept ones sum to
 {whole["into_logit"][0]:.2f}, dropped ones to {whole["into_logit"][1]:.2f}. All influence ends at
 tokens ({leaves["tokens"]:.0%}), biases ({leaves["biases"]:.0%}) or errors ({wrong:.0%}).</p>
 <p>The widest edge into the logit is {widest(graph)["logit"]:.2f}, the widest into a latent
 {widest(graph)["latent"]:.2f}: widths have a scale for each, and go with the square root.</p>
-<div class="picture" tabindex="0" role="region" aria-label="Picture, can be moved sideways">
-{_svg(key, graph, latents)}</div>
-<div class="panel" aria-live="polite"><p>Choose a node to see its edges.</p></div>
 <details><summary>The same graph in words: every latent and the logit with their edges</summary>
 {_lists(graph, latents)}</details>
 </section>"""
@@ -236,11 +238,15 @@ def render(data: Mapping[str, Any]) -> str:
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Attribution graphs of a two-layer model</title>
+<title>Attribution graphs of {ROLE}</title>
 <style>{STYLE}</style>
 </head>
 <body>
-<h1>Attribution graphs of a two-layer model</h1>
+<h1>Attribution graphs of {ROLE}</h1>
+<details id="reading" open><summary>How to read a picture</summary>
+<p>The model is {ROLE}: two layers, each with heads and an MLP. Other models give the same
+prompts other probabilities: to compare with the live explorer, choose {ROLE} there. BOS is the
+start token that opens every prompt.</p>
 <p>Each picture takes one prompt apart: tokens at the bottom, latents of two transcoders and their
 errors in the middle, the answer's logit on top. Attention patterns and the set of latents that are
 on are held. All edges into a node sum to its value; a few of them are shown, and each node says
@@ -249,6 +255,7 @@ what was read. It cannot show why a head looked where it looked.</p>
 <p>Choose a node with the mouse, or with Tab and Enter. Left and right arrows go to the next node,
 Escape lets go.</p>
 {_key()}
+</details>
 <nav aria-label="Prompts"><ul class="menu">{menu}</ul></nav>
 {sections}
 <script type="application/json" id="graphs">{_inert(text)}</script>

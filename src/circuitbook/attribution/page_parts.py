@@ -1,35 +1,45 @@
 """Style and script of the page of attribution graphs, as text."""
 
 STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #111; background: #fff; margin: 1.5rem auto;
-  max-width: 75rem; padding: 0 1rem; }
+:root { color-scheme: light; --ink: #111; --page: #fff; --line: #ddd; --band: #f3f3f3;
+  --up: #0072b2; --down: #d55e00; --error: #e69f00; --logit: #009e73; --biases: #cc79a7;
+  --token: #777; --chosen: #000; }
+@media (prefers-color-scheme: dark) {
+  :root { color-scheme: dark; --ink: #e8eaed; --page: #121212; --line: #454d57; --band: #1d232b;
+    --up: #56b4e9; --down: #ff9d4d; --error: #e69f00; --logit: #35c9a0; --biases: #e3a0c4;
+    --token: #a9b0b8; --chosen: #fff; }
+}
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page);
+  margin: 1.5rem auto; max-width: 75rem; padding: 0 1rem; }
+a { color: var(--up); }
 h2 { font-size: 1.2rem; margin-top: 2.5rem; overflow-wrap: anywhere; }
 .menu { list-style: none; display: flex; flex-wrap: wrap; gap: 1rem; padding: 0; }
-.picture { overflow-x: auto; border: 1px solid #ddd; }
-.picture:focus-visible { outline: 3px solid #111; outline-offset: 2px; }
+.picture { overflow-x: auto; border: 1px solid var(--line); }
+.picture:focus-visible { outline: 3px solid var(--ink); outline-offset: 2px; }
 svg { width: 100%; height: auto; display: block; }
 .key { list-style: none; display: flex; flex-wrap: wrap; gap: 0.3rem 1.2rem; padding: 0; }
 .key svg { width: 1.4rem; height: 1.2rem; display: inline-block; vertical-align: -0.25rem; }
-.key polygon, .key circle { stroke: #fff; }
-.border { stroke: #ddd; }
-svg text { font-size: 13px; fill: #111; }
+.key polygon, .key circle { stroke: var(--page); }
+.border { stroke: var(--line); }
+svg text { font-size: 13px; fill: var(--ink); }
 svg text.small { font-size: 10px; }
-.node text.small { text-anchor: middle; paint-order: stroke; stroke: #fff; stroke-width: 3px; }
-.band { fill: #f3f3f3; }
-.edge.up { stroke: #0072b2; }
-.edge.down { stroke: #d55e00; stroke-dasharray: 6 4; }
+.node text.small { text-anchor: middle; paint-order: stroke; stroke: var(--page);
+  stroke-width: 3px; }
+.band { fill: var(--band); }
+.edge.up { stroke: var(--up); }
+.edge.down { stroke: var(--down); stroke-dasharray: 6 4; }
 .node { cursor: pointer; outline: none; }
-.node circle, .node polygon { stroke: #fff; stroke-width: 1px; }
-.latent circle { fill: #0072b2; }
-.error polygon { fill: #e69f00; }
-.logit polygon { fill: #009e73; }
-.biases polygon { fill: #cc79a7; }
-.token polygon { fill: #777; }
+.node circle, .node polygon { stroke: var(--page); stroke-width: 1px; }
+.latent circle { fill: var(--up); }
+.error polygon { fill: var(--error); }
+.logit polygon { fill: var(--logit); }
+.biases polygon { fill: var(--biases); }
+.token polygon { fill: var(--token); }
 .node:focus circle, .node:focus polygon, .node.chosen circle, .node.chosen polygon {
-  stroke: #000; stroke-width: 3px; }
+  stroke: var(--chosen); stroke-width: 3px; }
 svg.asked .edge { stroke-opacity: 0.04; }
 svg.asked .edge.mine { stroke-opacity: 1; }
-.panel { min-height: 6rem; border: 1px solid #ddd; border-top: 0; padding: 0.3rem 1rem; }
+.panel { min-height: 6rem; border: 1px solid var(--line); border-top: 0; padding: 0.3rem 1rem; }
 .panel table { border-collapse: collapse; margin: 0 2rem 1rem 0; display: inline-table;
   vertical-align: top; }
 .panel th, .panel td { text-align: left; padding: 0.1rem 0.7rem 0.1rem 0; }
@@ -38,6 +48,8 @@ svg.asked .edge.mine { stroke-opacity: 1; }
 
 SCRIPT = """
 "use strict";
+// On a small screen the first picture comes first; how to read it is one press away.
+if (matchMedia("(max-width: 700px)").matches) { document.getElementById("reading").open = false; }
 const graphs = JSON.parse(document.getElementById("graphs").textContent).prompts;
 const words = JSON.parse(document.getElementById("words").textContent);
 function cell(row, text, number) {
@@ -104,7 +116,12 @@ for (const key of Object.keys(graphs)) {
     if (from.length) { panel.appendChild(table("Edges from it", from)); }
   }
   const picture = section.querySelector(".picture");
-  picture.scrollLeft = picture.scrollWidth;
+  const answer = section.querySelector(".node.logit");
+  // Whenever the picture gets another width: the answer in its middle, or as near as can be.
+  new ResizeObserver(() => {
+    const at = answer.getBoundingClientRect(), box = picture.getBoundingClientRect();
+    picture.scrollLeft += (at.left + at.right - box.left - box.right) / 2;
+  }).observe(picture);
   for (const node of nodes) {
     node.addEventListener("click", () => choose(node));
     node.addEventListener("keydown", (event) => {

@@ -47,10 +47,15 @@ def source_writes(fn):
     x, W_V, W_O = draw(6, 8), draw(8, 3, seed=2), draw(3, 8, seed=3)
     zero = torch.zeros(2, 8, dtype=torch.float64)
 
+    def writes(A, j):
+        """The answer; zeros would obey most laws, and nobody asked for them."""
+        found = torch.as_tensor(fn(A, x, W_V, W_O, j))
+        return found if found.abs().max() > 1e-6 else zero[:0]
+
     yield "one row for each destination", lambda: tuple(fn(A, x, W_V, W_O, 2).shape) == (6, 8)
     yield (
         "positions before the source receive nothing",
-        lambda: near(fn(A, x, W_V, W_O, 2)[:2], zero, 1e-12),
+        lambda: near(writes(A, 2)[:2], zero, 1e-12),
         "The weights are column `source` of the pattern; a row says where one destination looks.",
     )
     yield (
@@ -59,11 +64,11 @@ def source_writes(fn):
     )
     yield (
         "all rows lie on one line",
-        lambda: float(torch.linalg.svdvals(torch.as_tensor(fn(A, x, W_V, W_O, 1)))[1]) < 1e-9,
+        lambda: float(torch.linalg.svdvals(writes(A, 1))[1]) < 1e-9,
     )
     yield (
         "a destination that attends twice as much receives twice as much",
-        lambda: near(fn(2 * A, x, W_V, W_O, 1), 2 * fn(A, x, W_V, W_O, 1), 1e-9),
+        lambda: len(writes(A, 1)) == 6 and near(writes(2 * A, 1), 2 * writes(A, 1), 1e-9),
     )
 
 

@@ -3,7 +3,7 @@
 import torch
 
 from circuitbook import cut, heads
-from circuitbook.check import checker, draw, near, torch_generator
+from circuitbook.check import checker, draw, near, torch_generator, untouched
 from circuitbook.checks.draws import pick, shuffled
 from circuitbook.config import Config
 from circuitbook.model import Transformer
@@ -151,7 +151,8 @@ def term_and_cut(fn):
 
     def both(writer, reader, of=model):
         with torch.no_grad():
-            return [torch.as_tensor(x).detach() for x in fn(of, tokens, writer, reader)]
+            term, change = fn(of, tokens, writer, reader)
+        return [torch.as_tensor(x).detach() for x in (term, change)]
 
     pairs = [((0, g), (1, h)) for g in range(2) for h in range(2)]
     yield (
@@ -182,9 +183,12 @@ def term_and_cut(fn):
     )
     yield (
         "the model is left as it was found",
-        lambda: (
-            both(*pairs[1]) is not None
-            and cut.run(model, tokens)[0].equal(cut.run(small_model(), tokens)[0])
+        untouched(
+            fn,
+            lambda: (
+                both(*pairs[1]) is not None
+                and cut.run(model, tokens)[0].equal(cut.run(small_model(), tokens)[0])
+            ),
         ),
     )
 

@@ -167,6 +167,10 @@ def windows_needed(fn):
     def need(a=a, b=b, doc=own, early=early, late=late):
         return float(fn(a, b, doc, early, late))
 
+    def same(value):
+        """As many as for the drawn losses; some are needed there, so zero for all is wrong."""
+        return near(value, need(), 1e-6) and value > 0.1
+
     x = torch.tensor([1.0, 3.0, 1.0, 3.0], dtype=torch.float64)
     hand_a, hand_b = torch.zeros(4, 6).double(), torch.zeros(4, 6).double()
     hand_a[:, 5] = x  # with early token 1 and late token 6 the difference of scores is x
@@ -200,15 +204,15 @@ def windows_needed(fn):
     )
     yield (
         "it does not matter which model is named first",
-        lambda: near(need(b, a), need(), 1e-6),
+        lambda: same(need(b, a)),
     )
     yield (
         "what both models find hard alike does not count: the difference is paired",
-        lambda: near(need(a + draw(24, 1, seed=9), b + draw(24, 1, seed=9)), need(), 1e-6),
+        lambda: same(need(a + draw(24, 1, seed=9), b + draw(24, 1, seed=9))),
     )
     yield (
         "noise that the two models share, token by token, cancels",
-        lambda: near(need(*(m + 5 * draw(24, 40, seed=8) for m in (a, b))), need(), 1e-6),
+        lambda: same(need(*(m + 5 * draw(24, 40, seed=8) for m in (a, b)))),
         "Take the difference for each window first, its spread afterwards.",
     )
     yield (
@@ -222,6 +226,6 @@ def windows_needed(fn):
     )
     yield (
         "every window copied once, the copies being the same documents: twice as many",
-        lambda: near(need(*twice, doc=torch.cat([own, own])), 2 * need(), 1e-6),
+        lambda: same(need(*twice, doc=torch.cat([own, own])) / 2),
         "The answer counts windows, not documents.",
     )

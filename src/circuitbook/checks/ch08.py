@@ -52,7 +52,7 @@ def toy_loss(fn):
     )
     yield (
         "twice the importance of all features, twice the loss",
-        lambda: near(fn(PAIR, none, met, 2 * ones), 4 * 0.4**2, 1e-9),
+        lambda: near(fn(PAIR, none, met, 2 * ones), 2 * fn(PAIR, none, met, ones), 1e-9),
         "The importance multiplies each squared error. It is not squared itself.",
     )
     yield (
@@ -242,6 +242,8 @@ def two_codes(fn):
     def codes(W):
         """The learner's two codes, at largest entry one: any scale is right."""
         x, y = (column(c) for c in fn(W))
+        if x.shape != (W.shape[1],):
+            raise ValueError("a code has an entry for every feature")
         return torch.stack([x, y]) / torch.stack([x, y]).abs().max()
 
     for name, W in cases.items():
@@ -253,7 +255,7 @@ def two_codes(fn):
         )
         yield (
             f"{name}: some feature is on",
-            lambda W=W: any(bool((column(c) != 0).any()) for c in fn(W)),
+            lambda W=W: float(codes(W).max()) > 0,
             "Two codes of zeros are the same code.",
         )
         yield (

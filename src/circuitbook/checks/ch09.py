@@ -2,7 +2,7 @@
 
 import torch
 
-from circuitbook.check import checker, draw, near
+from circuitbook.check import checker, draw, near, untouched
 from circuitbook.checks.draws import shuffled
 
 
@@ -65,12 +65,12 @@ def cheat(fn):
         lambda: near(new(1.0)[0], W_enc, 1e-12) and near(new(1.0)[2], W_dec, 1e-12),
     )
 
-    def untouched():
+    def as_they_were():
         given = W_enc.clone(), b_enc.clone(), W_dec.clone()
         fn(*given, 3.0)
         return all(torch.equal(a, b) for a, b in zip(given, (W_enc, b_enc, W_dec)))
 
-    yield "the given arrays are left as they were", untouched, "Return new ones."
+    yield "the given arrays are left as they were", untouched(fn, as_they_were), "Return new ones."
 
 
 @checker("09.honest_loss")
@@ -190,7 +190,7 @@ def swap_first_title(fn):
     def again():
         return fn(torch.as_tensor(fn(prompt.clone(), aunt, uncle)), aunt, uncle)
 
-    def untouched():
+    def as_it_was():
         given = prompt.clone()
         fn(given, aunt, uncle)
         return torch.equal(given, prompt)
@@ -214,7 +214,7 @@ def swap_first_title(fn):
         "applied twice it gives the prompt back",
         lambda: torch.equal(torch.as_tensor(again()), prompt),
     )
-    yield "the given prompt is left as it was", untouched, "Work on a clone."
+    yield "the given prompt is left as it was", untouched(fn, as_it_was), "Work on a clone."
 
 
 @checker("09.loss_recovered")

@@ -180,8 +180,9 @@ def smallest_circuit(fn):
         )
         yield (
             f"{name}: and none of its size does better",
-            lambda F=F, share=share, size=size: near(
-                F(found(F, share)[0]), max(F(K) for K in combinations(letters, size))
+            lambda F=F, share=share, size=size: (
+                len(found(F, share)[0]) == size
+                and near(F(found(F, share)[0]), max(F(K) for K in combinations(letters, size)))
             ),
         )
     F, share, _ = toys["two nodes of which neither helps alone"]
@@ -230,13 +231,13 @@ def counterexample(fn):
         K = set(K)
         return float(a in K or {b, f} <= K) + 0.5 * (b in K)
 
-    def late(K):  # only when a and b are both gone, e speaks
+    def late(K):  # only when a and b are both gone, e speaks, to which c listens
         K = set(K)
-        return 3.0 if K & {a, b} else 3.0 * (e in K)
+        return 3.0 if K & {a, b} else 3.0 * ({c, e} <= K)
 
-    def harm(K):  # without c, node d turns against the answer
+    def harm(K):  # without c, node d turns a against the answer
         K = set(K)
-        return 2.0 * (a in K) - 4.0 * (d in K and c not in K)
+        return 2.0 * (a in K) - 4.0 * ({a, d} <= K and c not in K)
 
     cases = {
         "a backup outside the circuit": (backup, [a, b], {a}),
@@ -260,7 +261,7 @@ def counterexample(fn):
         )
         yield (
             f"{name}: the cause is in it",
-            lambda answer=answer, part=part: part <= set(answer()),
+            lambda answer=answer, part=part, C=C: part <= set(answer()) < set(C),  # less than all
         )
     yield (
         "for a circuit that is complete, any part will do, and the gap is zero",

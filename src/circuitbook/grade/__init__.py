@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 from nbformat import NotebookNode
 
-from circuitbook.grade.report import ExerciseReport, Law, Limits, Report, earned
+from circuitbook.grade.report import RULE, ExerciseReport, Law, Limits, Report, earned
 from circuitbook.grade.source import GradeError
 
 __all__ = [
-    "ExerciseReport", "GradeError", "Law", "Limits", "Report", "earned", "grade_notebook", "marks",
+    "RULE", "ExerciseReport", "GradeError", "Law", "Limits", "Report", "earned", "grade_notebook",
+    "marks",
 ]  # fmt: skip
 
 
@@ -38,6 +39,7 @@ def marks(name: str, fn: Callable, *, variant: int, points: float | int) -> floa
     For a test cell in a trusted kernel: `fn` runs in this process.
     """
     from circuitbook import check
+    from circuitbook.checks.floors import FLOORS
 
     with check.variant(variant):
         found = [
@@ -47,4 +49,7 @@ def marks(name: str, fn: Callable, *, variant: int, points: float | int) -> floa
     for law in found:
         if not law.passed:
             print(law.words())
-    return earned(points, sum(law.passed for law in found), len(found))
+    passed = sum(law.passed for law in found)
+    if passed < len(found):
+        print(RULE)
+    return earned(points, passed, len(found), FLOORS.get(name, 0))

@@ -14,9 +14,9 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from circuitbook.grade import ExerciseReport, GradeError, Limits, Report, grade_notebook
-from circuitbook.grade.client import isolation
-from circuitbook.grade.source import exercise_name, exercises, lesson, text, variant
+from circuitbook.grade import RULE, ExerciseReport, GradeError, Limits, Report, grade_notebook
+from circuitbook.grade.client import isolation, refuse_open
+from circuitbook.grade.source import exercise_name, exercises, lesson, text, variant, written
 
 MAX_FILE = 100  # MB of one submitted notebook
 
@@ -28,8 +28,11 @@ def main(given: list[str] | None = None) -> int:
     try:
         sources = read_sources(asked.source)
         files = submissions(asked.submission)
+        if asked.submission.is_dir() and not asked.trust:
+            refuse_open(limits)
         for source in sources.values() if asked.variant is None else ():
-            variant(source)  # says what to do where none is named, before anything runs
+            if exercises(source):
+                variant(source)  # says what to do where none is named, before anything runs
         with ThreadPoolExecutor(asked.jobs) as pool:
             reports = list(
                 pool.map(lambda f: grade_file(f, sources, asked.variant, limits), files.values())
@@ -42,7 +45,30 @@ def main(given: list[str] | None = None) -> int:
         return 2
     for name, report in graded.items():
         print(summary(name, report))
+    if any(e.status in ("wrong", "partly right") for r in graded.values() for e in _of(r)):
+        print(RULE)
+    for line in twice(graded):
+        print(line)
     return int(any(r.error for r in graded.values()))
+
+
+def _of(report: Report) -> list[ExerciseReport]:
+    return list(report.exercises.values())
+
+
+def twice(graded: dict[str, Report]) -> list[str]:
+    """Who handed one chapter in more than once, where each student has a folder."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, report in graded.items():
+        folder, _, file = name.rpartition("/")
+        if folder and report.lesson:
+            found.setdefault((folder, report.lesson), []).append(file)
+    return [
+        f"note: {folder} has {len(files)} notebooks of {chapter} ({', '.join(files)}). Each has "
+        "its own result here; say which one counts"
+        for (folder, chapter), files in found.items()
+        if len(files) > 1
+    ]
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -64,6 +90,8 @@ def _arguments() -> argparse.ArgumentParser:
                         help="memory beyond Python's own (%(default)d)")  # fmt: skip
     parser.add_argument("--jobs", type=_number, default=max(1, min(8, os.cpu_count() or 1)),
                         help="notebooks at a time (%(default)d)")  # fmt: skip
+    parser.add_argument("--trust", action="store_true",
+                        help="grade a folder also where answers cannot be shut in")  # fmt: skip
     return parser
 
 
@@ -115,6 +143,8 @@ def read_sources(path: Path) -> dict[str, NotebookNode]:
     found = {p.stem: read(p) for p in files}
     if not found:
         raise GradeError(f"there is no notebook in {path}")
+    if not any(exercises(book) for book in found.values()):
+        raise GradeError(f"{path} has no exercises, so there is nothing to grade")
     return {lesson(book) or stem: book for stem, book in found.items()}
 
 
@@ -135,10 +165,18 @@ def submissions(path: Path) -> dict[str, Path]:
 
 def _source_of(book: NotebookNode, path: Path, sources: dict[str, NotebookNode]) -> NotebookNode:
     """The assignment that a notebook answers: by its own word, its exercises, its file's name."""
-    if len(sources) == 1:
-        return next(iter(sources.values()))
     cells = [text(c) for c in book["cells"] if c.get("cell_type") == "code"]
     chapters = {exercise_name(c)[:2] for c in cells} - {""}
+    if len(sources) == 1:
+        (name, source), *_ = sources.items()
+        own = chapters or {lesson(book)[:2]} - {""}
+        wanted = {e.name[:2] for e in exercises(source)}
+        if own and not own & wanted:
+            raise GradeError(
+                f"{path.name}: this notebook is chapter {', '.join(sorted(own))}, "
+                f"and SOURCE is {name}"
+            )
+        return source
     names = [n for n in sources if n == lesson(book)] or [n for n in sources if n[:2] in chapters]
     names = names or [n for n in sources if n in path.name]
     if len(names) != 1:
@@ -155,7 +193,10 @@ def grade_file(
         source = _source_of(book, path, sources)
     except GradeError as error:
         return _unread(str(error), sources)
-    return grade_notebook(book, source, number, limits)
+    report = grade_notebook(book, source, number, limits)
+    if not report.exercises:
+        report.notes.append("this chapter has no exercises, so there is nothing to grade")
+    return report
 
 
 def _unread(why: str, sources: dict[str, NotebookNode]) -> Report:
@@ -163,6 +204,7 @@ def _unread(why: str, sources: dict[str, NotebookNode]) -> Report:
     report = Report("", isolation=isolation(), error=why)
     if len(sources) == 1:
         (report.lesson, source), *_ = sources.items()
+        report.by_hand = written(source)
         for e in exercises(source):
             report.exercises[e.name] = ExerciseReport(e.name, e.points, answered=False)
     return report
@@ -174,7 +216,7 @@ def write(path: Path, graded: dict[str, Report]) -> None:
     isolation = next(iter(reports.values()))["isolation"]
     for report in reports.values():
         report.pop("isolation")
-    data = {"isolation": isolation, "submissions": reports}
+    data = {"isolation": isolation, "rule": RULE, "submissions": reports}
     fresh = path.with_name(path.name + ".new")
     fresh.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     fresh.replace(path)
@@ -182,8 +224,12 @@ def write(path: Path, graded: dict[str, Report]) -> None:
 
 def summary(name: str, report: Report) -> str:
     """A few lines to read: marks, and of each unfinished exercise the first law that fails."""
-    lines = [f"{name}: {report.points:g} of {report.possible:g} points"]
+    marked = f"{report.points:g} of {report.possible:g} points"
+    lines = [f"{name}: {marked if report.exercises else 'no points'}"]
     lines += [f"  {report.error}"] if report.error else []
+    if report.by_hand:
+        more = ", ".join(f"{n} ({p:g})" for n, p in report.by_hand.items())
+        lines.append(f"  answers in words are marked by people, with further points: {more}")
     for e in report.exercises.values():
         lines.append(f"  {e.name:<24} {e.points:>5g} of {e.possible:g}  {e.status}")
         failed = next((law for law in e.laws if not law.passed), None)

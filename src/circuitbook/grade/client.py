@@ -24,7 +24,7 @@ from circuitbook.grade.report import ExerciseReport, Law, Limits, Report
 from circuitbook.grade.source import GradeError
 from circuitbook.grade.wire import Broken, Late, receive, send
 
-__all__ = ["grade", "isolation"]
+__all__ = ["grade", "isolation", "refuse_open"]
 
 _BOOT = """
 import json, sys
@@ -126,6 +126,16 @@ def isolation(limits: Limits | None = None) -> dict:
     }
 
 
+def refuse_open(limits: Limits) -> None:
+    """Errors: GradeError where other people's answers would have the rights of the grader's user."""
+    found = isolation(limits)
+    if not found["user"]:
+        raise GradeError(
+            f"{found['notes'][0]}, so they could read, change and delete your files. Grade in a "
+            "container or as root, or add --trust if you trust who wrote them"
+        )
+
+
 def _bare(book: NotebookNode) -> dict:
     """Cells without outputs and attachments, which no mark needs and which may be huge."""
     cells = []
@@ -139,9 +149,10 @@ def _bare(book: NotebookNode) -> dict:
 def grade(book: NotebookNode, source: NotebookNode, variant: int | None, limits: Limits) -> Report:
     """The marks of one submission. Errors: GradeError when the source or the system is no good."""
     wanted = sources.exercises(source)
-    if variant is None:
+    if variant is None and wanted:
         variant = sources.variant(source)
     report = Report(sources.lesson(source), isolation=isolation(limits))
+    report.by_hand = sources.written(source)
     report.exercises = {e.name: ExerciseReport(e.name, e.points) for e in wanted}
     todo, wall = [e.name for e in wanted], limits.wall
     task = {"book": _bare(book), "source": _bare(source), "variant": variant}
@@ -174,9 +185,9 @@ def _listen(job: socket.socket, task: dict, report: Report, limits: Limits) -> l
             if kind == "notes":
                 report.notes = news[0]
             elif kind == "start":
-                name, words, notes, answered = news
+                name, words, notes, answered, found = news
                 at = report.exercises[name]
-                at.notes, at.answered = list(notes), answered
+                at.notes, at.answered, at.found = list(notes), answered, found
                 todo.remove(name)
             elif kind == "law":
                 at.laws.append(Law(*news))

@@ -2,10 +2,11 @@
 
 A message is a JSON tree and raw blocks for the numbers of tensors and arrays. Known are: None,
 bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset, torch tensors, dtypes and
-generators, numpy arrays, scalars and generators, functions (by a number that only the sender can
+generators, numpy arrays and generators, functions (by a number that only the sender can
 call), `functools.partial` of a map in circuitbook.checks.maps, and circuitbook.model.Transformer.
 
-What can be changed in place is numbered (a slot), so that the changes can be sent back.
+What can be changed in place is numbered (a slot), so that both ends know which one is meant.
+A scalar of numpy becomes Python's own number or word.
 """
 
 import functools
@@ -53,6 +54,18 @@ class Slots:
         """The object's number, if it has one."""
         return self._numbers.get(id(value))
 
+    def moving(self) -> "Slots":
+        """The same numbers for generators and models alone; all else then travels as it is now."""
+        few = Slots()
+        few.objects = self.objects
+        few._numbers = {i: n for i, n in self._numbers.items() if _moves(self.objects[n])}
+        return few
+
+
+def _moves(value: Any) -> bool:
+    kind = type(value)
+    return kind in (torch.Generator, np.random.Generator) or kind.__name__ == "Transformer"
+
 
 # ---- out ----------------------------------------------------------------------------------------
 
@@ -72,8 +85,12 @@ class _Writer:
         self.items += 1
         if depth > MAX_DEPTH or self.items > MAX_ITEMS:
             raise Refused("the answer is nested too deeply or has too many parts")
-        if value is None or type(value) in (bool, str):
+        if isinstance(value, np.generic):
+            value = _own(value)
+        if value is None or type(value) is bool:
             return value
+        if isinstance(value, str):
+            return str.__str__(value)
         if isinstance(value, int):
             value = int(value)
             return value if -(2**53) < value < 2**53 else {"int": hex(value)}
@@ -106,7 +123,7 @@ class _Writer:
             return {"dict": pairs}
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
-        if isinstance(value, np.ndarray | np.generic):
+        if isinstance(value, np.ndarray):
             return self._array(value)
         if kind is torch.Generator:
             return {"generator": self.block(value.get_state().numpy().tobytes())}
@@ -132,14 +149,13 @@ class _Writer:
         data = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
         return {"tensor": self.block(data), "kind": name, "shape": list(value.shape)}
 
-    def _array(self, value: np.ndarray | np.generic) -> dict:
+    def _array(self, value: np.ndarray) -> dict:
         array = np.asarray(value)
         if array.dtype.kind not in _NUMPY_KINDS:
             raise Refused(f"returned an array of {array.dtype.kind!r} and not of numbers")
-        scalar = isinstance(value, np.generic)
         native = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False))
         made = {"array": self.block(native.tobytes()), "kind": native.dtype.name}
-        return made | {"shape": list(array.shape), "scalar": scalar}
+        return made | {"shape": list(array.shape)}
 
     def _model(self, model: Any, depth: int) -> dict:
         state = {k: v.detach() for k, v in model.state_dict().items()}
@@ -150,6 +166,15 @@ class _Writer:
             "grad": needs,
             "train": model.training,
         }
+
+
+def _own(value: np.generic) -> Any:
+    """Python's own number or word for a scalar of numpy."""
+    if isinstance(
+        value, np.floating | np.complexfloating
+    ):  # also long ones
+        return complex(value) if isinstance(value, np.complexfloating) else float(value)
+    return value.item() if value.dtype.kind in "biuUS" else value
 
 
 def _kind(value: Any) -> str:

@@ -5,27 +5,33 @@ answer is ever taken from there.
 """
 
 import ast
-import builtins
+import re
 from dataclasses import dataclass, field
 
 from nbformat import NotebookNode
 
+from circuitbook.grade.closure import Closure, Tangled
+from circuitbook.grade.effects import dotted, origins
 from circuitbook.grade.source import Exercise, exercise_name, helpers, text
 from circuitbook.grade.statements import Statement, Unreadable, statements
 
 __all__ = ["Answer", "collect"]
 
-_GIVEN = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__"}
 _BEGIN, _END = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
 
 
 @dataclass
 class Answer:
-    """The code of one answer, in an order that runs; "" where there is none."""
+    """The code of one answer, in an order that runs; "" where there is none.
+
+    found: the student's cell as it stands, or None. why: what keeps that cell from being run.
+    """
 
     function: str
     code: str = ""
     notes: list[str] = field(default_factory=list)
+    found: str | None = None
+    why: str = ""
 
 
 def collect(
@@ -33,18 +39,22 @@ def collect(
 ) -> tuple[dict[str, Answer], list[str]]:
     """(exercise name -> its answer, notes on the notebook as a whole)."""
     cells = [text(c) if c.get("cell_type") == "code" else "" for c in book.get("cells", [])]
-    own, notes = [], []
+    own, notes, unread = [], [], {}
     for number, cell in enumerate(cells, 1):
         try:
             own += statements(cell, number)
         except Unreadable as error:
+            unread[number] = str(error)
             notes.append(f"cell {number} was skipped, Python cannot read it ({error})")
     lesson = []
     for cell in helpers(source):
         lesson += statements(cell, 0)
     names = {e.function for e in exercises}
-    found = {e.name: _answer(e, own, lesson, names, cells) for e in exercises}
+    closure = Closure(own, lesson, names)
+    found = {e.name: _answer(e, own, closure, source, cells) for e in exercises}
     for e in exercises:
+        if not found[e.name].code and not found[e.name].why:
+            _explain(found[e.name], e, own, cells, unread)
         found[e.name].notes += _test_notes(e, own, book, source)
     return found, notes
 
@@ -52,21 +62,27 @@ def collect(
 def _answer(
     exercise: Exercise,
     own: list[Statement],
-    lesson: list[Statement],
-    exercises: set[str],
+    closure: Closure,
+    source: NotebookNode,
     cells: list[str],
 ) -> Answer:
     answer = Answer(exercise.function)
     stated = [s for s in own if exercise.function in s.binds]
     real = [s for s in stated if not s.is_stub]
-    if not stated:
-        answer.notes.append(f"no function {exercise.function} was found; the answer was deleted")
     if not real:
         return answer
     chosen = real[-1]
     if exercise_name(cells[chosen.cell - 1]) != exercise.name:
         answer.notes.append(f"the answer was found in another cell, number {chosen.cell}")
-    others = [s for s in real if s.is_function and s.cell != chosen.cell]
+    answer.found = cells[chosen.cell - 1]
+    try:
+        code, left = closure.of(exercise.function)
+    except Tangled as error:
+        answer.why = str(error)
+        answer.notes.append(answer.why)
+        return answer
+    used = {id(s) for s in code} - {id(chosen)}  # an earlier one that the last calls
+    others = [s for s in real if s.is_function and s.cell != chosen.cell and id(s) not in used]
     if chosen.is_function and others:
         same = all(ast.dump(s.node) == ast.dump(chosen.node) for s in others)
         answer.notes.append(
@@ -74,62 +90,53 @@ def _answer(
             if same
             else f"{len(others) + 1} definitions; the last was taken"
         )
-    answer.code = _Closure(own, lesson, exercises).of(chosen, exercise.function)
+    answer.code = "\n".join(s.text for s in code)
+    answer.notes += left
+    answer.notes += [f"it calls {n}" for n in _course_calls(code, source, exercise)]
     return answer
 
 
-class _Closure:
-    """An answer and everything it needs, each before what needs it."""
-
-    def __init__(self, own: list[Statement], lesson: list[Statement], exercises: set[str]):
-        self.own, self.lesson, self.exercises = own, lesson, exercises
-        self.order: list[Statement] = []
-        self.seen: set[int] = set()
-        self.unknown: set[str] = set()
-
-    def of(self, chosen: Statement, name: str) -> str:
-        """The statements' texts, one below the other."""
-        for statement in _rebinding(chosen, name, self.own):
-            self._add(statement)
-        stars = [s for s in self.own if s.is_star] if self.unknown else []
-        futures = [s for s in self.own if s.is_future]
-        return "\n".join(s.text for s in [*futures, *stars, *self.order])
-
-    def _add(self, statement: Statement) -> None:
-        if id(statement) in self.seen or statement.is_future:
-            return
-        self.seen.add(id(statement))
-        for name in sorted(statement.needs):
-            changes_it = name in statement.binds and not statement.is_function
-            pool = self.own if statement.cell else self.lesson
-            earlier = _rebinding(statement, name, pool)[:-1] if changes_it else []
-            for provider in earlier if changes_it else self._providers(name):
-                self._add(provider)
-        self.order.append(statement)
-
-    def _providers(self, name: str) -> list[Statement]:
-        own = [s for s in self.own if name in s.binds and not s.is_stub]
-        if own:
-            return _rebinding(own[-1], name, self.own)
-        ours = [s for s in self.lesson if name in s.binds]
-        if ours and name not in self.exercises:
-            return _rebinding(ours[-1], name, self.lesson)
-        if name not in _GIVEN:
-            self.unknown.add(name)
-        return []
+def _explain(
+    answer: Answer, e: Exercise, own: list[Statement], cells: list[str], unread: dict[int, str]
+) -> None:
+    """Say what the student's cell holds instead of an answer; no two reasons look alike."""
+    named = re.compile(rf"^\s*(?:async )?def {e.function}\b|^{e.function} *=", re.M)
+    headed = [n for n, cell in enumerate(cells, 1) if exercise_name(cell) == e.name]
+    broken = [n for n in unread if n in headed or named.search(cells[n - 1])]
+    stated = [s.cell for s in own if e.function in s.binds]
+    place = next(iter([*broken[-1:], *stated[-1:], *headed[-1:]]), 0)
+    answer.found = cells[place - 1] if place else None
+    other = [s.node.name for s in own if s.cell == place and isinstance(s.node, ast.FunctionDef)]
+    if broken:
+        answer.why = f"your cell does not parse: {unread[place]}"
+    elif stated:
+        return  # the stub, as it was given out
+    elif other:
+        answer.why = f"your cell defines {', '.join(other)}, not {e.function}"
+    elif headed:
+        answer.why = f"your cell defines no function {e.function}"
+    else:
+        answer.notes.append(f"no function {e.function} was found; the answer was deleted")
+    if answer.why:
+        answer.notes.append(answer.why)
 
 
-def _rebinding(last: Statement, name: str, pool: list[Statement]) -> list[Statement]:
-    """`last`, and the earlier statements that gave `name` the value it starts from: x = 1; x += 1.
+def _course_calls(code: list[Statement], source: NotebookNode, exercise: Exercise) -> list[str]:
+    """Functions of the course that the student's own code uses and the source's does not."""
+    ours = [text(c) for c in source.get("cells", []) if c.get("cell_type") == "code"]
+    given = [s for cell in helpers(source) for s in statements(cell, 0)]
+    given += [s for c in ours if exercise_name(c) == exercise.name for s in statements(c, 0)]
+    known = {s.text for s in given}
+    named = _course_names([*given, *code], [s for s in code if s.text not in known])
+    return sorted(named - _course_names(given, given))
 
-    A function that calls itself reads its own name later, not while it is defined.
-    """
-    chain = [last]
-    earlier = [s for s in pool if name in s.binds and not s.is_stub]
-    earlier = earlier[: earlier.index(last)] if last in earlier else []
-    while earlier and name in chain[0].needs and not chain[0].is_function:
-        chain.insert(0, earlier.pop())
-    return chain
+
+def _course_names(imports: list[Statement], code: list[Statement]) -> set[str]:
+    """circuitbook.module.function, for those named in the code."""
+    imported = origins(imports)
+    parts = [n for s in code if not s.is_import for n in ast.walk(s.node)]
+    names = {dotted(n, imported) for n in parts if isinstance(n, ast.Attribute | ast.Name)}
+    return {n for n in names if n.startswith("circuitbook.") and n.count(".") == 2}
 
 
 # ---- test cells ---------------------------------------------------------------------------------

@@ -59,11 +59,11 @@ def _one(
     name: str, answer: Answer, room: Room, limits: Limits, wall: float, variant: int, tell
 ) -> None:
     """All laws of one exercise. News: "start", then "law" for each, then "done"."""
-    words = [[sentence, hint or ""] for sentence, _, hint in check._listed(name)]
-    tell("start", name, words, answer.notes, bool(answer.code))
+    words = [[sentence, hint or ""] for sentence, _, hint in check.listed(name)]
+    tell("start", name, words, answer.notes, bool(answer.code or answer.why), answer.found)
     if not answer.code:
         for sentence, hint in words:
-            tell("law", sentence, False, hint, check.NO_ANSWER)
+            tell("law", sentence, False, hint, answer.why or check.NO_ANSWER)
         return tell("done", "", [])
     proxy = Proxy(answer, room, limits, wall)
     with check.variant(variant):

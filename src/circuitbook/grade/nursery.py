@@ -5,15 +5,15 @@ process that grades, in a scrubbed environment, and never sees a notebook or a v
 there is nothing in its memory that a student's process could find there.
 """
 
+import contextlib
 import importlib
 import json
 import os
 import select
-import shutil
 import signal
 import socket
-import tempfile
 
+from circuitbook.grade import plain, tree
 from circuitbook.grade.report import Limits
 
 __all__ = ["environment", "serve"]
@@ -54,11 +54,15 @@ def serve() -> None:
     from circuitbook.grade import isolate
 
     torch.set_num_threads(1)
+    one = torch.ones(1)
+    torch.func.jvp(torch.square, (one,), (one,))  # what torch makes ready at the first use, and
+    importlib.import_module("torch._dynamo")  # loads for jacrev, would cost each law seconds
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a teacher's Ctrl-C is for the one who asked
     shown = isolate.places()
     why = isolate.probe(shown, Limits())
     hello = {"why": why, "plain": _plain_will_do()}
     desk.sendall(json.dumps(hello).encode() + b"\n")
+    plain.sweep()
     nursery = _Nursery(desk, shown, bool(why))
     while nursery.serve_once():
         pass
@@ -68,12 +72,10 @@ def _plain_will_do() -> bool:
     """Whether answers may run here without a room: never as root, so another user must manage."""
     if os.geteuid():
         return True
-    from circuitbook.grade import plain
-
     child = os.fork()
     if not child:
         try:
-            plain.become_nobody()
+            plain.become()
         except PermissionError:
             os._exit(1)
         os._exit(0)
@@ -81,9 +83,9 @@ def _plain_will_do() -> bool:
 
 
 class _Nursery:
-    def __init__(self, desk: socket.socket, shown: list[str], plain: bool):
-        self.desk, self.shown, self.plain = desk, shown, plain
-        self.jobs: dict[int, tuple[list[int], str]] = {}  # leash -> its processes, its folder
+    def __init__(self, desk: socket.socket, shown: list[str], bare: bool):
+        self.desk, self.shown, self.bare = desk, shown, bare
+        self.jobs: dict[int, tuple[list[int], str, int]] = {}  # leash -> processes, folder, user
 
     def serve_once(self) -> bool:
         """One new job, or the end of some; False when the one who asks is gone."""
@@ -103,12 +105,14 @@ class _Nursery:
         return True
 
     def _begin(self, limits: Limits, job: int, leash: int) -> None:
-        plain = self.plain or limits.isolation == "plain"
-        scratch = tempfile.mkdtemp(prefix="answer-") if plain else ""
+        scratch, user = "", 0
+        if self.bare or limits.isolation == "plain":
+            scratch = plain.folder()
+            user = plain.free_user({user for _, _, user in self.jobs.values()})
         theirs, ours = socket.socketpair()
-        room = self._fork(lambda: _room(theirs, limits, self.shown, scratch))
+        room = self._fork(lambda: _room(theirs, limits, self.shown, scratch, user))
         marker = self._fork(lambda: _marker(job, ours))
-        self.jobs[leash] = ([room, marker], scratch)
+        self.jobs[leash] = ([room, marker], scratch, user)
         os.close(job)
         theirs.close()
         ours.close()
@@ -124,19 +128,27 @@ class _Nursery:
         return pid
 
     def _end(self, leash: int) -> None:
-        pids, scratch = self.jobs.pop(leash)
+        pids, scratch, user = self.jobs.pop(leash)
+        if scratch:  # without namespaces a room's end does not end those in it
+            tree.kill_below(pids[0])
         for pid in pids:
             os.kill(pid, signal.SIGKILL)  # not collected yet, so the number is still its own
             os.waitpid(pid, 0)
         os.close(leash)
         if scratch:
-            shutil.rmtree(scratch, ignore_errors=True)
+            if os.geteuid() == 0:
+                plain.end_user(user)
+            plain.empty(scratch)
+            with contextlib.suppress(OSError):  # an answer may have taken it away
+                os.rmdir(scratch)
 
 
-def _room(control: socket.socket, limits: Limits, shown: list[str], scratch: str) -> None:
+def _room(
+    control: socket.socket, limits: Limits, shown: list[str], scratch: str, user: int
+) -> None:
     from circuitbook.grade import sandbox
 
-    sandbox.run(control, limits, shown, scratch)
+    sandbox.run(control, limits, shown, scratch, user)
 
 
 def _marker(job: int, control: socket.socket) -> None:

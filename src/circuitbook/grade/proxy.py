@@ -14,9 +14,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from circuitbook.check import Stopped
+from circuitbook.checks.draws import current
 from circuitbook.grade.codec import Refused, Slots, encode
 from circuitbook.grade.collect import Answer
 from circuitbook.grade.decode import decode, restore
@@ -30,6 +32,7 @@ _KNOWN = (
     "partial", "type",
 )  # fmt: skip
 _RETURNED = re.compile(rf"returned an? ({'|'.join(_KNOWN)});")
+_START = 10.0  # seconds for a fork, and for ending what ran before
 _UNDERSTOOD = "the checks understand numbers, words, lists, dicts, tensors and numpy arrays"
 
 
@@ -40,14 +43,21 @@ class Room:
         self.control = control
 
     def start(self) -> socket.socket:
-        """A fresh student's process; whatever ran before is ended."""
-        self._drain()
+        """A fresh student's process; whatever ran before is ended, and what it wrote is gone."""
         ours, theirs = socket.socketpair()
         try:
             socket.send_fds(self.control, [b"S"], [theirs.fileno()])
+            why = ""
+            while why not in ("started", "stuck", "silence", "room"):
+                why = self.ending(_START)[0]  # what is told before that is of an earlier process
         except OSError:
-            raise Stopped("not tried: your code ended the room that it runs in") from None
-        theirs.close()
+            why = "room"
+        finally:
+            theirs.close()
+        if why != "started":
+            ours.close()
+            what = "left files that cannot be removed" if why == "stuck" else "ended the room"
+            raise Stopped(f"not tried: your code {what}")
         return ours
 
     def stop(self) -> None:
@@ -71,13 +81,12 @@ class Room:
         why, number = json.loads(line)
         return why, number
 
-    def _drain(self) -> None:
-        while select.select([self.control], [], [], 0)[0] and self.control.recv(4096):
-            pass
-
 
 class Proxy:
-    """The stand-in for one answer. `changed`: whether a call changed its arguments."""
+    """The stand-in for one answer. `changed`: whether a call changed its arguments, over there.
+
+    Here they stay as they are, for the laws judge by them; only generators move on.
+    """
 
     def __init__(self, answer: Answer, room: Room, limits: Limits, wall: float | int):
         self.answer, self.room, self.limits = answer, room, limits
@@ -90,11 +99,11 @@ class Proxy:
         self.seed = 0
 
     def new_law(self, seed: int) -> None:
-        """Give the next law its full time, and the random numbers of everything a fresh start."""
+        """Give the next law its full time and a fresh process: none knows of an earlier law."""
         self.law = self.limits.law
         self.seed = seed
         if self.sock is not None:
-            self._guarded(lambda: self._reply("S", str(seed).encode()))
+            self.close()
 
     def close(self) -> None:
         """End the student's process."""
@@ -132,14 +141,15 @@ class Proxy:
         try:
             self._guarded(lambda: self._reply("S", str(self.seed).encode()))
             self._guarded(lambda: self._reply("L", code))
-        except Stopped:
+        except Stopped as stop:
             if self.sock is not None:  # it lives, but has no function to call
                 self.error = "your code tried to end the program before it was called"
+                self.error = str(stop) if "could not start" in str(stop) else self.error
                 self.close()
             raise
-        except Exception as error:  # before a draw was sent, so its words give nothing away
+        except Exception as error:
             self.error = f"your code stopped with {type(error).__name__} before it was called"
-            self.error += f": {error}" if str(error) else ""
+            self.error += f": {error}" if str(error) and not current() else ""
             self.close()
             raise Stopped(self.error) from None
 
@@ -170,7 +180,7 @@ class Proxy:
             name = signal.Signals(number).name if number in signal.valid_signals() else number
             return f"your function crashed the process that it runs in ({name})"
         return {
-            "exit": f"your function ended the program (exit code {number}); return a value instead",
+            "exit": "your function ended the program; return a value instead",
             "memory": f"your function took more than {number} MB of memory",
             "written": f"your function wrote more than {number} MB",
             "processes": f"your function started more than {number} processes",
@@ -218,12 +228,12 @@ class Proxy:
         for number, data in changes.items():
             if number >= len(slots.objects):
                 raise Broken("a change of something that was never sent")
-            restore(number, data, slots)
-            self.changed |= not hasattr(slots.objects[number], "bit_generator") and not isinstance(
-                slots.objects[number], torch.Generator
-            )
+            if isinstance(slots.objects[number], torch.Generator | np.random.Generator):
+                restore(number, data, slots)
+            else:
+                self.changed = True
         if kind == "E":
-            raise _error(body)
+            raise _error(body, self.limits)
         return result
 
     def _called_back(
@@ -249,10 +259,13 @@ def _builtin(error: BaseException) -> str:
     return next(k.__name__ for k in type(error).__mro__ if k.__module__ == "builtins")
 
 
-def _error(body: bytes) -> Exception:
+def _error(body: bytes, limits: Limits) -> Exception:
     """The student's error as one of Python's own; a request to end the program is told in words."""
     try:
         name, message = json.loads(body)
+        if name == "limit":
+            most = f"more than {limits.processes} processes and threads"
+            return Stopped(f"your function could not start another thread or process; {most}")
         kind = getattr(builtins, name)
         if issubclass(kind, SystemExit | KeyboardInterrupt | GeneratorExit):
             return Stopped("your function tried to end the program; return a value instead")

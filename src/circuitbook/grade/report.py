@@ -5,7 +5,14 @@ A Report is plain data: `report.plain()` can be written as JSON.
 
 from dataclasses import dataclass, field
 
-__all__ = ["ExerciseReport", "Law", "Limits", "Report", "earned"]
+from circuitbook.checks.floors import FLOORS
+
+__all__ = ["RULE", "ExerciseReport", "Law", "Limits", "Report", "earned"]
+
+RULE = (
+    "Half of an exercise's points are for its laws, half for obeying all of them; "
+    "laws that a constant answer also obeys earn nothing."
+)
 
 
 @dataclass(frozen=True)
@@ -44,16 +51,23 @@ class Law:
         return "\n  ".join(t for t in (f"✗ {self.sentence}", self.problem, self.hint) if t)
 
 
-def earned(possible: float | int, passed: int, laws: int) -> float:
-    """The points for `passed` of `laws` laws, rounded to 2 decimals."""
-    if laws < 1:
-        raise ValueError(f"an exercise needs at least one law, not {laws}")
-    return round(possible * passed / laws, 2)
+def earned(possible: float | int, passed: int, laws: int, floor: int = 0) -> float:
+    """The points for `passed` of `laws` laws, rounded to 2 decimals: see RULE.
+
+    floor: how many laws an answer without a thought obeys; circuitbook.checks.floors has them.
+    """
+    if not 0 <= floor < laws:
+        raise ValueError(f"an exercise needs at least one law above its floor, not {laws}, {floor}")
+    above = max(0, passed - floor) / (laws - floor)
+    return round(possible * (above / 2 + (passed == laws) / 2), 2)
 
 
 @dataclass
 class ExerciseReport:
-    """The marks of one exercise. `error`: why it could not run at all, in words, or ""."""
+    """The marks of one exercise. `error`: why it could not run at all, in words, or "".
+
+    found: the source text of the student's cell, also where nothing in it could be run, or None.
+    """
 
     name: str
     possible: float | int
@@ -61,6 +75,7 @@ class ExerciseReport:
     notes: list[str] = field(default_factory=list)
     error: str = ""
     answered: bool = True
+    found: str | None = None
 
     @property
     def passed(self) -> int:
@@ -71,7 +86,8 @@ class ExerciseReport:
     def points(self) -> float:
         """Points earned."""
         answered = self.answered and self.laws
-        return earned(self.possible, self.passed, len(self.laws)) if answered else 0.0
+        floor = FLOORS.get(self.name, 0)
+        return earned(self.possible, self.passed, len(self.laws), floor) if answered else 0.0
 
     @property
     def status(self) -> str:
@@ -80,7 +96,9 @@ class ExerciseReport:
             return "no answer"
         if not self.laws:
             return "not graded"
-        return {0: "wrong", len(self.laws): "right"}.get(self.passed, "partly right")
+        if self.passed == len(self.laws):
+            return "right"
+        return "partly right" if self.passed > FLOORS.get(self.name, 0) else "wrong"
 
     def plain(self) -> dict:
         """The same as JSON-able data."""
@@ -92,23 +110,28 @@ class ExerciseReport:
             "laws": [vars(law) | {} for law in self.laws],
             "notes": list(self.notes),
             "error": self.error,
+            "found": self.found,
         }
 
 
 @dataclass
 class Report:
-    """The marks of one submission. `error`: why nothing could be graded, in words, or ""."""
+    """The marks of one submission. `error`: why nothing could be graded, in words, or "".
+
+    by_hand: the points of answers in words, which people mark; they are not in `possible`.
+    """
 
     lesson: str
     exercises: dict[str, ExerciseReport] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     isolation: dict = field(default_factory=dict)
     error: str = ""
+    by_hand: dict[str, float] = field(default_factory=dict)
 
     @property
     def points(self) -> float:
         """Points earned in all exercises."""
-        return round(sum(e.points for e in self.exercises.values()), 2)
+        return round(sum((e.points for e in self.exercises.values()), 0.0), 2)
 
     @property
     def possible(self) -> float | int:
@@ -125,6 +148,7 @@ class Report:
             "notes": list(self.notes),
             "isolation": dict(self.isolation),
             "error": self.error,
+            "by_hand": dict(self.by_hand),
         }
 
     @classmethod
@@ -138,7 +162,9 @@ class Report:
                 e["notes"],
                 e["error"],
                 e["status"] != "no answer",
+                e["found"],
             )
             for name, e in plain["exercises"].items()
         }
-        return cls(plain["lesson"], exercises, plain["notes"], plain["isolation"], plain["error"])
+        rest = (plain[key] for key in ("notes", "isolation", "error", "by_hand"))
+        return cls(plain["lesson"], exercises, *rest)

@@ -7,7 +7,6 @@ through one socket; when that closes, it goes, and with it everything in the roo
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import sys
@@ -65,10 +64,15 @@ class _Room:
     def start(self, fd: int) -> None:
         """A new student's process, which speaks through file `fd`."""
         os.makedirs(self.scratch, exist_ok=True)
+        if os.listdir(self.scratch):
+            os.close(fd)
+            return self._tell("stuck", 0)
+        home = os.path.join(self.scratch, "answer")
+        os.mkdir(home)
         self.worker = os.fork()
         if self.worker:
             os.close(fd)
-            return
+            return self._tell("started", 0)
         try:
             self.control.close()
             os.setsid()
@@ -77,7 +81,7 @@ class _Room:
                     signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit: an OSError
             isolate.close_all_but(fd)
-            os.chdir(self.scratch)
+            os.chdir(home)
             isolate.worker_limits(self.limits, self.sizes)
             if not self.in_room:
                 plain.no_sockets()
@@ -123,7 +127,7 @@ class _Room:
             pass  # the grader is gone; the next look at the socket says so
 
     def end(self) -> None:
-        """Kill everything that the student started, and empty the scratch folder."""
+        """Kill everything that the student started, and take away all that it wrote."""
         self.worker = 0
         if self.in_room:
             try:
@@ -139,26 +143,21 @@ class _Room:
                     time.sleep(0.002)
             except ChildProcessError:
                 break
-        _empty(self.scratch)
+        plain.empty(self.scratch)
 
 
-def _empty(folder: str) -> None:
-    for entry in os.scandir(folder) if os.path.isdir(folder) else ():
-        if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path, ignore_errors=True)
-        else:
-            os.unlink(entry.path)
+def run(control: socket.socket, limits: Limits, shown: list[str], scratch: str, user: int) -> None:
+    """Become a room's keeper, in this process.
 
-
-def run(control: socket.socket, limits: Limits, shown: list[str], scratch: str) -> None:
-    """Become a room's keeper, in this process. scratch: "" for a room with namespaces."""
+    scratch: "" for a room with namespaces. user: who to become without one, for root only.
+    """
     os.setsid()
     isolate.close_all_but(control.fileno())
     inside = scratch or isolate.SCRATCH
     os.environ.update({"HOME": inside, "TMPDIR": inside, "MPLCONFIGDIR": inside})
     if scratch:
-        plain.enter(scratch)
+        plain.enter(scratch, user)
     else:
         isolate.enter(shown, limits)
-    sys.setrecursionlimit(1000)
-    keep(control, limits, not scratch, scratch or f"{inside}/answer")
+    sys.setrecursionlimit(3000)  # what a notebook has
+    keep(control, limits, not scratch, inside)

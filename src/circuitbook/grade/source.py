@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from nbformat import NotebookNode
 
-__all__ = ["Exercise", "GradeError", "exercises", "helpers", "lesson", "text", "variant"]
+__all__ = ["Exercise", "GradeError", "exercises", "helpers", "lesson", "text", "variant", "written"]
 
 _EXERCISE = re.compile(r"^# exercise: (?P<name>\d\d\.(?P<function>[a-z0-9_]+)) (?P<rest>.*)$", re.M)
 _POINTS = re.compile(r"\bpoints=(\d+(?:\.\d+)?)")
@@ -57,6 +57,16 @@ def exercises(source: NotebookNode) -> list[Exercise]:
     if len({e.name for e in found}) != len(found):
         raise GradeError("the source has one exercise twice; take a notebook of assignments/source")
     return found
+
+
+def written(source: NotebookNode) -> dict[str, float]:
+    """exercise -> points, of those that are answered in words and marked by people."""
+    metas = [c.get("metadata", {}) for c in source.get("cells", [])]
+    return {
+        str(m["circuitbook"]["name"]): float(m["circuitbook"]["points"])
+        for m in metas
+        if m.get("circuitbook", {}).get("kind") == "written"
+    }
 
 
 def variant(source: NotebookNode) -> int:

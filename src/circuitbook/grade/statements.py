@@ -12,8 +12,18 @@ from functools import cached_property
 __all__ = ["Statement", "Unreadable", "statements"]
 
 MAX_CELL = 500_000  # characters of one cell; no answer needs them
+_AT_ONCE = {"listcomp", "setcomp", "dictcomp", "genexpr"}  # the functions that nobody calls later
 _FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
-_MAGIC = re.compile(r"(?P<space>\s*)(?:[%!?]|[\w.]+(?:, *\w+)*\s*=\s*[%!](?!=)|[\w.]+\?\??\s*$)")
+_MAGIC = re.compile(
+    r"(?P<space>[ \t]*)(?:[%!?]|[\w.]+(?:, *\w+)*[ \t]*=[ \t]*[%!](?!=)|[\w.]+\?\??[ \t]*$).*", re.M
+)
+# What may hide the end of a line from the statement that it stands in.
+_PIECE = re.compile(
+    r"(?P<long>\"\"\"|''')|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|\#[^\n]*"
+    r"|(?P<open>[(\[{])|(?P<close>[)\]}])|\\\n|(?P<end>\n)",
+    re.DOTALL,
+)
+_CLOSING = {q: re.compile(rf"(?:\\.|[^\\])*?{q}", re.DOTALL) for q in ('"""', "'''")}
 
 
 class Unreadable(Exception):
@@ -36,29 +46,52 @@ class Statement:
     @cached_property
     def needs(self) -> frozenset[str]:
         """The top-level names that it reads, also inside the functions that it defines."""
+        return self.now | self.later
+
+    @cached_property
+    def now(self) -> frozenset[str]:
+        """The names that it reads while it runs: of a function only defaults and decorators."""
         return frozenset(self._symbols[1])
 
     @cached_property
-    def _symbols(self) -> tuple[set[str], set[str]]:
+    def later(self) -> frozenset[str]:
+        """The names that the functions in it read when they are called."""
+        return frozenset(self._symbols[2])
+
+    @cached_property
+    def announces(self) -> frozenset[str]:
+        """The names that the functions in it call `global`: calling them may bind these."""
+        return frozenset(self._symbols[3])
+
+    @cached_property
+    def _symbols(self) -> tuple[set[str], set[str], set[str], set[str]]:
         top = symtable.symtable(self.text, "answer", "exec")
         bound = {
             s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()
             or s.is_namespace()
         }  # fmt: skip
-        read, waiting = set(), [top]
+        if isinstance(self.node, ast.Delete):
+            bound = set()  # tidying up at a notebook's end; it takes nothing from the answer
+        now, later, announced = set(), set(), set()
         for node in ast.walk(self.node):  # symtable takes x += 1 for a plain assignment
             if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-                read.add(node.target.id)
+                now.add(node.target.id)
+        waiting = [(top, False)]
         while waiting:
-            table = waiting.pop()
-            waiting += table.get_children()
+            table, called = waiting.pop()
+            for child in table.get_children():
+                waits = child.get_type() == "function" and child.get_name() not in _AT_ONCE
+                waiting.append((child, called or waits))
             for symbol in table.get_symbols():
-                outside = table is top or symbol.is_global()
-                if outside and symbol.is_referenced():
-                    read.add(symbol.get_name())
-                if outside and table is not top and symbol.is_declared_global():
-                    read.add(symbol.get_name())
-        return bound, read
+                if table is not top and symbol.is_declared_global():
+                    announced.add(symbol.get_name())
+                    (later if called else now).add(symbol.get_name())
+                elif (table is top or symbol.is_global()) and symbol.is_referenced():
+                    (later if called else now).add(symbol.get_name())
+        if not self.is_function:
+            now |= later  # a function that is made here may be called here
+        now -= _own_loop_names(self.node)
+        return bound, now, later, announced
 
     @property
     def is_function(self) -> bool:
@@ -91,6 +124,16 @@ class Statement:
         return all(isinstance(n, ast.Pass) or _is_not_implemented(n) for n in body)
 
 
+def _own_loop_names(node: ast.stmt) -> set[str]:
+    """The names that a loop gives to its items and only then reads: `for i in ...: T[i] = i`."""
+    if not isinstance(node, ast.For):
+        return set()
+    read = {n.id for n in ast.walk(node.iter) if isinstance(n, ast.Name)}
+    return {n.id for n in ast.walk(node.target) if isinstance(n, ast.Name)}.union(
+        *map(_own_loop_names, node.body)
+    ) - read
+
+
 def _is_words(node: ast.stmt) -> bool:
     """A docstring, or three dots."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
@@ -108,12 +151,33 @@ def _parse(source: str) -> tuple[str, ast.Module]:
     try:
         return source, ast.parse(source)
     except SyntaxError:
-        lines = []
-        for line in source.split("\n"):
-            magic = _MAGIC.match(line)
-            lines.append(f"{magic['space']}pass" if magic else line)
-        quiet = "\n".join(lines)
+        quiet = _without_magics(source)
         return quiet, ast.parse(quiet)
+
+
+def _without_magics(source: str) -> str:
+    """Only a line that starts a statement can be a magic: not one inside a string or brackets."""
+    kept, at, depth, new = [], 0, 0, True
+    while at < len(source):
+        magic = _MAGIC.match(source, at) if new and not depth else None
+        if magic:
+            end = magic.end()
+            while source[end - 1] == "\\" and end < len(source):  # it goes on below
+                end = source.find("\n", end + 1) % (len(source) + 1)
+            kept.append(f"{magic['space']}pass" + "\n" * source.count("\n", at, end))
+            at, new = end, False
+            continue
+        piece = _PIECE.search(source, at)
+        end = piece.end() if piece else len(source)
+        if piece and piece["long"]:
+            closing = _CLOSING[piece["long"]].match(source, end)
+            end = closing.end() if closing else len(source)
+        elif piece:
+            depth = max(0, depth + bool(piece["open"]) - bool(piece["close"]))
+        new = bool(piece and piece["end"])
+        kept.append(source[at:end])
+        at = end
+    return "".join(kept)
 
 
 def statements(source: str, cell: int) -> list[Statement]:
@@ -121,10 +185,12 @@ def statements(source: str, cell: int) -> list[Statement]:
     if len(source) > MAX_CELL:
         raise Unreadable(f"it has more than {MAX_CELL:,} characters")
     try:
-        text, tree = _parse(source)
+        text, tree = _parse(re.sub("\r\n?", "\n", source.replace("\0", "")))
+        raw = text.encode()
+        lines = [0, *(m.end() for m in re.finditer(b"\n", raw))]
         found = []
         for node in tree.body:
-            found += [Statement(n, t, cell) for n, t in _split(text, node)]
+            found += [Statement(n, t, cell) for n, t in _split(raw, lines, node)]
         for statement in found:
             # What only fails later (deep nesting, a stray return) must fail here, inside the try.
             compile(statement.text, "answer", "exec", dont_inherit=True)
@@ -136,12 +202,13 @@ def statements(source: str, cell: int) -> list[Statement]:
         raise Unreadable(f"{type(error).__name__} while reading it") from None
 
 
-def _split(text: str, node: ast.stmt) -> list[tuple[ast.stmt, str]]:
+def _split(raw: bytes, lines: list[int], node: ast.stmt) -> list[tuple[ast.stmt, str]]:
     if isinstance(node, ast.Import | ast.ImportFrom):
         parts = [type(node)(**{**vars(node), "names": [name]}) for name in node.names]
         return [(part, ast.unparse(part)) for part in parts]
+    start = lines[node.lineno - 1] + node.col_offset
     decorators = getattr(node, "decorator_list", [])
     if decorators:  # the node itself starts at `def`, below its decorators
-        start = min(d.lineno for d in decorators)
-        return [(node, "\n".join(text.splitlines()[start - 1 : node.end_lineno]))]
-    return [(node, ast.get_source_segment(text, node) or ast.unparse(node))]
+        start = lines[min(d.lineno for d in decorators) - 1]
+    end = lines[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
+    return [(node, raw[start:end].decode())]

@@ -1,7 +1,5 @@
 """The page as Markdown: one table for each subject, its notes, and the long tables folded."""
 
-import re
-
 from circuitbook.series.page import STATES, Line, Page, Section, Table, several
 from circuitbook.series.words import COLUMNS, INTRO, KIND_WORDS, TITLE
 
@@ -56,7 +54,7 @@ def text(page: Page) -> str:
     """The whole page, ending with a newline."""
     out = [f"# {TITLE}", "", "<!-- Built by `make compare`. Do not edit. -->", ""]
     for paragraph in INTRO:
-        out += [re.sub(r"make (compare|published)", r"`make \1`", paragraph), ""]
+        out += [paragraph, ""]
     total = sum(page.counts.values())
     counted = [f"{page.counts[state]} {words}" for state, words in STATES.items()]
     kept = [c for c in counted if not c.startswith("0 ")]

@@ -67,6 +67,11 @@ def _anchor(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
+def _prose(text: str) -> str:
+    """Text with its `backticks` as code."""
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(text))
+
+
 def _cell(label: str, text: str, quiet: bool = False) -> str:
     inside = f'<span class="quiet">{escape(text)}</span>' if quiet and text else escape(text)
     return f'<td role="cell" data-label="{escape(label)}">{inside}</td>'
@@ -153,7 +158,7 @@ def text(page: Page) -> str:
         f'<li><a href="#{_anchor(s.title)}">{escape(s.title)}</a></li>' for s in page.sections
     )
     kinds = "\n".join(f"<li><b>{k}</b>: {escape(words)}</li>" for k, words in KIND_WORDS.items())
-    intro = "\n".join(f"<p>{escape(paragraph)}</p>" for paragraph in INTRO)
+    intro = "\n".join(f"<p>{_prose(paragraph)}</p>" for paragraph in INTRO)
     parts = [
         "<!DOCTYPE html>",
         '<html lang="en">',

@@ -13,11 +13,13 @@ INTRO = (
     "Others were read from the series' own language models. The course's models are smaller and "
     "learned from other text, so ours is a number about another model. Both are shown, and nothing "
     "is judged.",
-    "The series' models are downloaded from a hub: make published fetches them and runs every "
+    "So the column “Ours, no download” holds two things. For the first group it is our value of "
+    "the very same thing. For the second it is a number read from the course's models.",
+    "The series' models are downloaded from a hub: `make published` fetches them and runs every "
     "chapter on them, and then these numbers are judged too. Until then their column says “needs "
     "the hub”.",
     "In a token, ␣ stands for a space. M is a million.",
-    "The page is built from the saved results by make compare. Nobody edits it by hand.",
+    "The page is built from the saved results by `make compare`. Nobody edits it by hand.",
 )
 
 KIND_WORDS = {
@@ -36,7 +38,7 @@ COLUMNS = (
     "Number",
     "Series, or public",
     "Ours, published models",
-    "Ours, course models",
+    "Ours, no download",
     "Kind and tolerance",
     "Verdict",
 )

@@ -4,7 +4,7 @@
 
   // Row `query` of a head: where it looks. Weighted: A times the length of the moved value, |v W_O|,
   // divided by the row's sum, so that a row says which share of what is moved comes from where.
-  function row(view, layer, head, query, weighted) {
+  Explorer.row = function row(view, layer, head, query, weighted) {
     const { n } = view, at = (head * n + query) * n;
     const A = view.patterns[layer].subarray(at, at + n);
     if (!weighted) return A;
@@ -12,7 +12,7 @@
     const moved = A.map((a, j) => a * sizes[j]);
     const sum = moved.reduce((a, b) => a + b, 0);
     return sum > 0 ? moved.map((x) => x / sum) : moved;
-  }
+  };
 
   // One number for each token; NaN where causality forbids an edge. direction "out": where the
   // token looks; "in": which later tokens look at it.
@@ -20,10 +20,10 @@
     const out = new Float32Array(view.n).fill(NaN);
     if (!view.patterns[layer]) return out; // another model is on its way, and this one has no such head
     if (direction === "out") {
-      out.set(row(view, layer, head, token, weighted).subarray(0, token + 1));
+      out.set(Explorer.row(view, layer, head, token, weighted).subarray(0, token + 1));
       return out;
     }
-    for (let i = token; i < view.n; i++) out[i] = row(view, layer, head, i, weighted)[token];
+    for (let i = token; i < view.n; i++) out[i] = Explorer.row(view, layer, head, i, weighted)[token];
     return out;
   };
 

@@ -15,8 +15,9 @@
         el("button", { type: "button", onclick: () => this.open(preset) }, preset.name)));
       on("text", "input", () => {
         clearTimeout(this.timer);
-        this.timer = setTimeout(() => app.set({ text: byId("text").value }), PAUSE);
+        this.timer = setTimeout(() => this.flush(), PAUSE);
       });
+      on("text", "change", () => this.flush()); // the reader has left the box
       for (const direction of ["out", "in"])
         on(`look-${direction}`, "change", () => app.set({ direction }));
       on("weighted", "change", () => app.set({ weighted: byId("weighted").checked }));
@@ -33,7 +34,20 @@
       });
     }
 
+    // What was typed and not taken yet, as a change of the state; asking for it takes it.
+    typed() {
+      if (!this.timer) return {};
+      clearTimeout(this.timer);
+      this.timer = null;
+      return { text: byId("text").value };
+    }
+
+    flush() {
+      if (this.timer) this.app.set({});
+    }
+
     async copy() {
+      this.flush();
       const link = location.href.split("#")[0] + Explorer.toHash(this.app.state);
       const field = byId("link");
       field.hidden = false;
@@ -50,8 +64,7 @@
     render() {
       const { state } = this.app, box = byId("text");
       byId("model").value = state.model;
-      // While the reader types, the box is ahead of the state and must be left alone.
-      if (box.value !== state.text && document.activeElement !== box) box.value = state.text;
+      if (box.value !== state.text) box.value = state.text;
       byId(`look-${state.direction}`).checked = true;
       byId("weighted").checked = state.weighted;
       byId("link").hidden = true;

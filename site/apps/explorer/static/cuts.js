@@ -8,8 +8,11 @@
     constructor(app) {
       this.app = app;
       const on = (id, event, then) => byId(id).addEventListener(event, then);
-      on("freeze", "change", () =>
-        app.set({ frozen: byId("freeze").checked ? app.state.text : null }));
+      on("freeze", "change", () => {
+        const frozen = byId("freeze").checked;
+        app.controls.flush(); // the text to freeze is the one that stands in the box
+        app.set({ frozen: frozen ? app.state.text : null });
+      });
       on("clear", "click", () => app.set({ off: [], edges: [], frozen: null }));
       on("edge-form", "submit", (event) => {
         event.preventDefault();

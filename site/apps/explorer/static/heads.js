@@ -46,11 +46,13 @@
         this.drawn = null;
         this.build(view.cfg);
       }
-      const fresh = this.drawn !== view.patterns, rows = [];
+      const { weighted } = state, rows = [];
+      const fresh = this.drawn !== view.patterns || this.weighted !== weighted;
       this.drawn = view.patterns;
+      this.weighted = weighted;
       const from = this.app.pinned();
       for (const [head, cell] of Object.entries(this.cells)) {
-        if (fresh) this.draw(cell.canvas, view, head);
+        if (fresh) this.draw(cell.canvas, view, head, weighted);
         const values = this.app.attention(head, from), [best] = Explorer.strongest(values, 1);
         const name = this.app.name(view.ids[best]), share = Explorer.share(values[best]);
         cell.most.textContent = `${name} ${share}`;
@@ -63,18 +65,19 @@
       const seen = state.direction === "out" ? "looks most at" : "is looked at most by";
       box.lastElementChild.replaceChildren(Explorer.table(
         `The token ${this.app.name(view.ids[from])} (${from}) ${seen}`,
-        ["Head", "Token", "Attention", "Write"], rows));
+        ["Head", "Token", weighted ? "Weighted attention" : "Attention", "Write"], rows));
     }
 
     // Rows are queries, columns keys; above the diagonal nothing is drawn.
-    draw(canvas, view, head) {
-      const { n } = view, h = Explorer.indexOf(head);
-      const A = view.patterns[Explorer.layerOf(head)].subarray(h * n * n, (h + 1) * n * n);
+    draw(canvas, view, head, weighted) {
+      const { n } = view, place = [Explorer.layerOf(head), Explorer.indexOf(head)];
       canvas.width = canvas.height = n;
       const paper = canvas.getContext("2d"), image = paper.createImageData(n, n);
-      for (let i = 0; i < n; i++)
+      for (let i = 0; i < n; i++) {
+        const values = Explorer.row(view, ...place, i, weighted);
         for (let j = 0; j <= i; j++)
-          image.data.set([...Explorer.cividis(A[i * n + j]), 255], 4 * (i * n + j));
+          image.data.set([...Explorer.cividis(values[j]), 255], 4 * (i * n + j));
+      }
       paper.putImageData(image, 0, 0);
     }
   };

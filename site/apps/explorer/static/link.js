@@ -25,10 +25,13 @@
     const given = new URLSearchParams(hash.replace(/^#/, ""));
     const known = [...KNOWN, ...Object.values(PLACES)];
     const strange = [...given.keys()].filter((key) => !known.includes(key));
-    // An anchor of the page itself is no state; every state has an equals sign.
-    if (/^#?[\w.-]*$/.test(hash)) return null;
     const wanted = {}, problems = [];
     const trouble = (what) => problems.push(`The link has ${what}; it was left out.`);
+    // An anchor of the page itself is no state; every state has an equals sign.
+    if (/^#?[\w.-]*$/.test(hash)) return null;
+    for (const key of known)
+      if (given.getAll(key).length > 1)
+        problems.push(`The link has “${key}” more than once; the first one is taken.`);
     if (strange.length) trouble(`an unknown part “${strange[0].slice(0, 30)}”`);
     for (const key of ["model", "text", "head"])
       if (given.has(key)) wanted[key] = given.get(key);
@@ -38,7 +41,8 @@
       else trouble(`no number for “${name}”`);
     }
     if (given.has("look")) wanted.direction = given.get("look");
-    wanted.weighted = given.get("weigh") === "1";
+    if (["0", "1"].includes(given.get("weigh"))) wanted.weighted = given.get("weigh") === "1";
+    else if (given.has("weigh")) trouble("neither 0 nor 1 for “weigh”");
     if (given.get("off")) wanted.off = given.get("off").split(",");
     for (const text of (given.get("cut") || "").split(",").filter((x) => x)) {
       const found = EDGE.exec(text);

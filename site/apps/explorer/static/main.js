@@ -6,7 +6,7 @@
   class App {
     constructor() {
       this.tokenizer = new Explorer.Tokenizer(Explorer.vocabulary);
-      this.line = new Explorer.Line();
+      this.line = Explorer.line;
       this.view = null; // the last answer: ids, n, patterns, sizes, reading, cfg
       this.keys = {};
       this.controls = new Explorer.Controls(this);
@@ -17,6 +17,8 @@
       this.contributions = new Explorer.Contributions(this);
       this.rows = new Explorer.Rows(this);
       this.fromLink();
+      // The anchors further down are not there yet.
+      document.addEventListener("DOMContentLoaded", () => this.checkAnchor());
       window.addEventListener("hashchange", () => {
         if (location.hash !== Explorer.toHash(this.state)) this.fromLink();
       });
@@ -24,19 +26,27 @@
 
     fromLink() {
       const link = Explorer.fromHash(location.hash), { wanted, problems } = link || {};
-      if (!link && this.state) return; // an anchor of the page
+      if (!link && this.state) return this.checkAnchor();
+      if (this.state && !Object.keys(wanted).length) return this.notice(problems);
       const [first] = Explorer.presets, model = (wanted && wanted.model) || Explorer.DEFAULTS.model;
       // Without a text of its own the page opens on the first preset.
       const start = { text: first.text, head: first.heads[model] || Explorer.DEFAULTS.head };
       this.state = null;
       this.cuts.suggested = first.writers[model];
       this.set({ ...(wanted && wanted.text !== undefined ? {} : start), ...wanted }, problems);
-      byId("text").value = this.state.text;
     }
 
-    // Every change goes through here.
+    // What is no state may be an anchor of the page; what is neither is said.
+    checkAnchor() {
+      const name = location.hash.slice(1);
+      if (/^[\w.-]+$/.test(name) && !document.getElementById(name))
+        this.notice([`The link has an unknown part “${name.slice(0, 30)}”; it was left out.`]);
+    }
+
+    // Every change goes through here, and takes along what was typed just before it.
     set(patch, problems = []) {
-      const tidied = Explorer.tidy({ ...this.state, ...patch }, this.tokenizer, Explorer.models);
+      const wanted = { ...this.state, ...this.controls.typed(), ...patch };
+      const tidied = Explorer.tidy(wanted, this.tokenizer, Explorer.models);
       this.state = tidied.state;
       this.notice([...problems, ...tidied.problems]);
       this.controls.render();
@@ -70,6 +80,7 @@
       const run = JSON.stringify([model, ids, off, edges, frozenIds]);
       const read = JSON.stringify([place, token]);
       if (run !== keys.run) {
+        if (!this.view) this.tokens.build(ids); // something to read while the weights come
         await line.load(model);
         const answer = await line.ask("run", {
           role: model, ids, off, edges, frozen: frozenIds, at: place, token,
@@ -81,13 +92,14 @@
         keys.read = read;
       }
       if (this.state !== state) return; // something newer waits, and only that is shown
-      for (const panel of ["tokens", "heads", "cuts", "predictions", "contributions"])
-        this[panel].render();
-      const rows = await line.ask("rows", {
+      const rows = line.ask("rows", {
         role: model, layer: Explorer.layerOf(state.head), head: Explorer.indexOf(state.head),
         token: this.rowToken(),
       });
-      if (this.state === state) this.rows.render(rows);
+      for (const panel of ["tokens", "heads", "cuts", "predictions", "contributions"])
+        this[panel].render();
+      const values = await rows;
+      if (this.state === state) this.rows.render(values);
     }
 
     // ---- what the panels ask for
@@ -116,12 +128,13 @@
       return Explorer.attention(this.view, ...place, token, direction, weighted);
     }
 
-    // Takes a typed token as state[key]; ␣ and ⏎ stand for a blank and a line end. What is not one
-    // token changes nothing, and the notice shows its pieces.
+    // Takes a typed token as state[key], by the name that the page shows (␣Sally, <0xF0>, U+000C) or
+    // as plain text. What is not one token changes nothing, and the notice shows its pieces.
     choose(key, typed) {
+      const named = this.tokenizer.texts.findIndex((_, id) => this.name(id) === typed);
       const text = typed.replaceAll("␣", " ").replaceAll("⏎", "\n").replaceAll("⇥", "\t");
       const own = this.tokenizer.spell(text), other = this.tokenizer.spell(` ${text}`);
-      if (text === "start") this.set({ [key]: this.tokenizer.bos });
+      if (named >= 0) this.set({ [key]: named });
       else if (own.length === 1) this.set({ [key]: own[0] });
       else if (text && other.length === 1)
         this.set({ [key]: other[0] },

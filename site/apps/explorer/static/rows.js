@@ -30,7 +30,8 @@
           ["raises most", rows.ov.top], ["lowers most", rows.ov.bottom]));
       byId("rows-note").textContent = deep
         ? `Direct path only: head ${state.head} also reads what earlier layers wrote, which no row ` +
-          "of one token can show."
+          "of one token can show. A head that goes by those writes, as an induction head does, gives " +
+          "tokens here that look like chance."
         : "A head of the first layer reads embeddings and nothing else, so these rows are all of it " +
           "but the positions.";
     }

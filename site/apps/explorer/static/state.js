@@ -17,7 +17,8 @@
     frozen: null, // the text whose clean patterns are kept
   };
 
-  const HEAD = /^(\d+)\.(\d+)$/;
+  // One name for each head: "01.7" is none, for everything else compares names as texts.
+  const HEAD = /^(0|[1-9]\d*)\.(0|[1-9]\d*)$/;
 
   Explorer.layerOf = (head) => Number(HEAD.exec(head)[1]);
   Explorer.indexOf = (head) => Number(HEAD.exec(head)[2]);

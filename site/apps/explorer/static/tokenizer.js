@@ -76,9 +76,11 @@
     }
   };
 
+  const UTF8 = new TextDecoder("utf-8", { ignoreBOM: true });
+
   // What a token stands for; half a character shows as its bytes in hexadecimal.
   function readable(bytes) {
-    const text = new TextDecoder("utf-8", { ignoreBOM: true }).decode(bytes);
+    const text = UTF8.decode(bytes);
     if (!text.includes("\ufffd")) return text;
     const hex = (byte) => `<0x${byte.toString(16).toUpperCase().padStart(2, "0")}>`;
     return Array.from(bytes, hex).join("");

@@ -13,14 +13,15 @@
       this.strip.addEventListener("pointerleave", () => this.look(null));
       this.strip.addEventListener("focusin", (event) => {
         this.over(event.target);
-        this.app.say(this.sentence());
+        if (this.app.view) this.app.say(this.sentence());
       });
       this.strip.addEventListener("focusout", () => this.look(null));
       this.strip.addEventListener("click", (event) => this.pin(event.target));
     }
 
     place(target) {
-      const button = target.closest && target.closest("[data-place]");
+      // Before the first answer the tokens can be read, and nothing is known about them.
+      const button = this.app.view && target.closest && target.closest("[data-place]");
       return button ? Number(button.dataset.place) : null;
     }
 
@@ -30,7 +31,7 @@
     }
 
     look(place) {
-      if (place === this.focus) return;
+      if (place === this.focus || !this.app.view) return;
       this.focus = place;
       this.paint();
     }
@@ -49,27 +50,30 @@
         ArrowLeft: place - 1, ArrowRight: place + 1, ArrowUp: place - 1, ArrowDown: place + 1,
         Home: 0, End: last,
       }[event.key];
-      if (to === undefined) return;
+      if (place === null || to === undefined) return;
       event.preventDefault();
       this.buttons[Math.min(last, Math.max(0, to))].focus();
     }
 
-    // Builds the strip when the text has changed, and colours it.
+    // The strip, built anew when the text has changed.
+    build(ids) {
+      const key = ids.join(), parts = [];
+      if (key === this.shownIds) return;
+      this.shownIds = key;
+      this.focus = null;
+      this.buttons = ids.map((id, place) => {
+        const button = el("button", { type: "button", "data-place": place, tabindex: -1 },
+          this.app.name(id));
+        parts.push(button);
+        if (this.app.tokenizer.texts[id].includes("\n")) parts.push(el("span", { class: "cx-break" }));
+        return button;
+      });
+      this.strip.replaceChildren(...parts);
+    }
+
     render() {
-      const { view, state } = this.app, key = view.ids.join();
-      if (key !== this.shownIds) {
-        this.shownIds = key;
-        this.focus = null;
-        const parts = [];
-        this.buttons = view.ids.map((id, place) => {
-          const button = el("button", { type: "button", "data-place": place, tabindex: -1 },
-            this.app.name(id));
-          parts.push(button);
-          if (this.app.tokenizer.texts[id].includes("\n")) parts.push(el("span", { class: "cx-break" }));
-          return button;
-        });
-        this.strip.replaceChildren(...parts);
-      }
+      const { view, state } = this.app;
+      this.build(view.ids);
       const pinned = this.app.pinned();
       this.buttons.forEach((button, place) => {
         button.setAttribute("aria-pressed", place === state.pin);
@@ -115,12 +119,13 @@
     list(values) {
       const box = byId("tokens-table");
       if (!box.open) return;
+      const kind = this.app.state.weighted ? "Weighted attention" : "Attention";
       const rows = this.app.view.ids.map((id, place) => [
         String(place), this.app.name(id),
         Number.isNaN(values[place]) ? "–" : Explorer.share(values[place]),
       ]);
       box.lastElementChild.replaceChildren(
-        Explorer.table(this.sentence(values), ["Place", "Token", "Attention"], rows));
+        Explorer.table(this.sentence(values), ["Place", "Token", kind], rows));
     }
   };
 })();

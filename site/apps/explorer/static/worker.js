@@ -107,4 +107,9 @@
       return this.loaded[role];
     }
   };
+
+  // The first view waits longest for the worker and the weights, so both start before all else.
+  Explorer.line = new Explorer.Line();
+  const asked = new URLSearchParams(location.hash.slice(1)).get("model");
+  Explorer.line.load(Object.hasOwn(Explorer.models, asked) ? asked : Explorer.DEFAULTS.model);
 })();

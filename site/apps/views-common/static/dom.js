@@ -36,15 +36,23 @@
   CBV.percent = (share) => (share === 0 ? "0 %" : CBV.number(100 * share, 2) + " %");
   CBV.count = (n) => String(n).replace(/\B(?=(\d{3})+$)/g, ",");
 
-  /* A token made visible, as in the notebooks: blanks at the ends ␣, line breaks ⏎, tabs ⇥. */
+  /* Line breaks ⏎, tabs ⇥; any other control character by its number, as few fonts draw it. */
+  function plain(text) {
+    return text
+      .replace(/\n/g, "⏎")
+      .replace(/\t/g, "⇥")
+      .replace(
+        /[\u0000-\u001f\u007f-\u009f]/g,
+        (c) => "U+" + c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")
+      );
+  }
+  /* A token made visible, as in the notebooks: blanks at the ends ␣, and what `plain` says. */
   CBV.visible = function (text) {
     var inner = text.replace(/^ +| +$/g, "");
     if (!inner) return "␣".repeat(text.length);
     var left = text.length - text.replace(/^ +/, "").length;
     var right = text.length - text.replace(/ +$/, "").length;
-    return (
-      "␣".repeat(left) + inner.replace(/\n/g, "⏎").replace(/\t/g, "⇥").replace(/\f/g, "␌") + "␣".repeat(right)
-    );
+    return "␣".repeat(left) + plain(inner) + "␣".repeat(right);
   };
 
   /* What is chosen stands behind the # of the address, so that a link shows the same view. */
@@ -59,8 +67,7 @@
   };
 
   /* A token inside running text: blanks stay blanks there, so that the text can be read. */
-  CBV.inText = (text) =>
-    text.replace(/\n/g, "⏎").replace(/\t/g, "⇥").replace(/\f/g, "␌").replace(/ {4,}/g, "   ");
+  CBV.inText = (text) => plain(text).replace(/ {4,}/g, "   ");
 
   var made = 0;
   CBV.id = function (stem) {

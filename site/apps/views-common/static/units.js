@@ -5,12 +5,15 @@
   var el = CBV.el,
     svg = CBV.svg;
 
-  /* One excerpt: every token coloured by the activation on it, which is said on hover and focus. */
-  function excerpt(context, texts, limit, told) {
+  /* One excerpt: every token coloured by the activation on it, which is said on hover and focus.
+     back: how far before the strongest token the one stands that gets a frame; null for none. */
+  function excerpt(context, texts, limit, told, back) {
     var words = context.ids.map(function (id, i) {
       var value = context.values[i];
       var word = el("span", {
-        class: i === context.at ? "peak" : null,
+        class: [i === context.at && "peak", back !== null && i === context.at - back && "counted"]
+          .filter(Boolean)
+          .join(" "),
         text: CBV.inText(texts[id]),
         "data-value": value,
       });
@@ -35,12 +38,12 @@
       }),
     ]);
   }
-  function list(contexts, texts, limit, told, none) {
+  function list(contexts, texts, limit, told, none, back) {
     return contexts.length
       ? el(
           "ol",
           { class: "cbv-list" },
-          contexts.map((c) => excerpt(c, texts, limit, told))
+          contexts.map((c) => excerpt(c, texts, limit, told, back))
         )
       : el("p", { class: "cbv-note", text: none });
   }
@@ -171,13 +174,16 @@
       }
       function draw() {
         var u = units[at],
-          limit = u.maximum;
+          limit = u.maximum,
+          counted = names.counted ? names.counted(u, all) : null,
+          back = counted ? (counted.place === "token" ? 0 : 1) : null;
         var told = CBV.readout(
           "Point at a token or a bar, or reach one with Tab and the arrow keys: its value is said here."
         );
         out.replaceChildren(
           el("h2", { text: names.title(u), id: page + "-title" }),
           el("p", { text: u.why.charAt(0).toUpperCase() + u.why.slice(1) + "." }),
+          names.told ? el("p", { id: page + "-counted", text: names.told(u, all) }) : "",
           facts(
             [
               ["fires on", CBV.percent(u.share) + " of positions"],
@@ -188,7 +194,7 @@
           told.node,
           el("h3", { text: "Strongest contexts, one from each document" }),
           CBV.legend("activation:", (v) => CBV.shade(v, limit), Math.min(0, u.histogram.from), limit, ""),
-          list(u.contexts, texts, limit, told, "None: it never fires on the text that was read."),
+          list(u.contexts, texts, limit, told, "None: it never fires on the text that was read.", back),
           u.bands.length ? el("h3", { text: "Drawn at random from each third of its range" }) : "",
           el(
             "div",
@@ -205,7 +211,7 @@
                     CBV.number(b.to, 2),
                 }),
                 el("p", { class: "cbv-note", text: CBV.count(b.positions) + " positions" }),
-                list(b.contexts, texts, limit, told, "None."),
+                list(b.contexts, texts, limit, told, "None.", back),
               ])
             )
           ),

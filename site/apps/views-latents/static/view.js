@@ -9,6 +9,27 @@
     key: (u) => String(u.unit),
     group: (u) => u.why,
     title: (u) => "latent " + u.unit,
+    /* Single-mindedness, in words: which of the two places chapter 09 counted at, and what it found. */
+    counted: (u, all) => all.counted.latents[u.unit] || null,
+    told: function (u, all) {
+      var c = all.counted.latents[u.unit];
+      if (!c) return "Chapter 09 did not count this latent's words, so no token has a dotted frame.";
+      return (
+        "What chapter 09 counted: in " +
+        Math.round(c.share * all.counted.windows) +
+        " of its " +
+        all.counted.windows +
+        " strongest windows, one word stands " +
+        (c.place === "token"
+          ? "where the latent is strongest"
+          : "just before the place where the latent is strongest") +
+        ": “" +
+        CBV.visible(c.word) +
+        "”. That place, the " +
+        (c.place === "token" ? "strongest token itself" : "token before the strongest") +
+        ", has a dotted frame below."
+      );
+    },
     facts: () => [["fires means", "it is on, above 0"]],
     zero: function (u) {
       return (

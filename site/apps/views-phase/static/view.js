@@ -5,8 +5,14 @@
     el = CBV.el,
     svg = CBV.svg;
   var CHARTS = [
-    { key: "loss", label: "loss (nats a token)", title: "Held-out loss" },
-    { key: "icl", label: "late − early loss (nats)", title: "In-context score (lower is better)" },
+    { key: "loss", label: "loss (nats a token)", title: "Held-out loss", error: "loss_se" },
+    {
+      key: "icl",
+      label: "late − early loss (nats)",
+      title: "In-context score (lower is better)",
+      error: "icl_se",
+      zero: true,
+    },
     {
       key: "previous_token",
       label: "share of attention",
@@ -119,11 +125,17 @@
       );
     }
     function one(chart) {
-      if (!run[chart.key]) return null;
+      if (!run[chart.key])
+        return el("div", {}, [
+          el("h2", { text: chart.title }),
+          el("p", {
+            class: "cbv-note",
+            text: "None: " + role + " has one layer, and K-composition takes two.",
+          }),
+        ]);
       var lines = series(chart).sort((a, b) => a.kind.length - b.kind.length);
-      var all = lines.flatMap((l) => l.values);
-      var low = chart.from === undefined ? Math.min.apply(null, all) : chart.from,
-        high = chart.to || Math.max.apply(null, all);
+      var low = CBV.phase.ends(data, chart)[0],
+        high = CBV.phase.ends(data, chart)[1];
       var room = (high - low) * 0.06,
         y = {
           from: chart.from === undefined ? low - room : low,
@@ -145,6 +157,8 @@
         );
       }
       var seen = run.tokens.map((t) => t / 1e6);
+      if (chart.error) f.plot.append(CBV.phase.ribbon(run, chart, seen, f));
+      if (chart.zero) CBV.phase.score(data, run, seen, f);
       lines.forEach(function (l) {
         f.plot.append(CBV.path(seen, l.values, f.x, f.y, l.kind));
       });
@@ -161,7 +175,12 @@
       });
       markers.push({ frame: f, line: line, dots: dots });
       f.svg.dataset.key = chart.key;
-      return el("div", {}, [el("h2", { text: chart.title }), f.svg]);
+      var note = CBV.phase.aside(data, run, chart);
+      return el("div", {}, [
+        el("h2", { text: chart.title }),
+        f.svg,
+        note ? el("p", { class: "cbv-note", text: note }) : null,
+      ]);
     }
     function move() {
       var x = run.tokens[at] / 1e6;
@@ -182,14 +201,10 @@
         ", " +
         million(at) +
         ": loss " +
-        CBV.number(run.loss[at]) +
-        " ± " +
-        CBV.number(run.loss_se[at], 2) +
-        " nats, in-context score " +
-        CBV.number(run.icl[at]) +
-        " ± " +
-        CBV.number(run.icl_se[at], 2) +
-        " nats; head " +
+        CBV.phase.pm(run.loss[at], run.loss_se[at]) +
+        ", in-context score " +
+        CBV.phase.pm(run.icl[at], run.icl_se[at]) +
+        "; head " +
         first +
         " previous-token " +
         CBV.number(of("previous_token", at, first)) +
@@ -255,7 +270,7 @@
     var legend = el("p", { class: "cbv-legend" });
     function draw() {
       markers = [];
-      charts.replaceChildren.apply(charts, CHARTS.map(one).filter(Boolean));
+      charts.replaceChildren.apply(charts, CHARTS.map(one));
       legend.replaceChildren(
         CBV.key(
           "circle",
@@ -266,8 +281,14 @@
             "; in the first two the model"
         ),
         CBV.key("square", "two", "head " + second),
-        "grey lines: all other heads or pairs" +
-          (run.window.length ? "; grey band: phase change, as chapter 06 finds it" : "")
+        "grey lines: all other heads or pairs; " +
+          (run.window.length
+            ? "grey band: phase change, as chapter 06 finds it"
+            : "no grey band: " +
+              (run["why no window"]
+                ? "chapter 06 finds no phase change here: " + run["why no window"]
+                : "chapter 06 does not look for a phase change in this run")) +
+          ". Axes are the same for every run."
       );
       tables.replaceChildren(
         CBV.details(
