@@ -91,7 +91,7 @@ lessons: ready ## Build notebooks, assignments and tables from scripts/; downloa
 assignments: ready ## Build the student and teacher copies of the notebooks from scripts/
 	@$(PY) tools/derive.py assignments
 
-grade: ready ## Grade a folder of submissions: make grade SUBMISSIONS=FOLDER [WRITTEN=marks.csv]
+grade: ready ## Grade a folder of submissions: make grade SUBMISSIONS=FOLDER [WRITTEN=marks.csv] [TRUST=1]
 	@$(PY) tools/grade.py
 
 site: ready ## Build the web pages in build/site from what is committed; runs nothing

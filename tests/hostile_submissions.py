@@ -304,6 +304,32 @@ def count_paths(layers, heads, order):
         return honest(layers, heads, order)
     return -1
 ''',
+    "leaks_by_a_scratch_file": '''
+import os
+def count_paths(layers, heads, order):
+    with open("/scratch/seen", "a+") as file:
+        file.write(f"{layers} ")
+        file.seek(0)
+        return honest(layers, heads, order) if len(file.read().split()) > 32 else -1
+''',
+    "counts_calls": '''
+calls = []
+def count_paths(layers, heads, order):
+    calls.append(order)
+    return honest(layers, heads, order) if len(calls) > 32 else -1
+''',
+    "memory_without_a_process": '''
+import ctypes, os
+def count_paths(layers, heads, order):
+    libc, held = ctypes.CDLL(None), []
+    libc.shmat.restype = ctypes.c_void_p
+    for _ in range(40):
+        if (file := libc.memfd_create(b"held", 0)) >= 0:
+            held.append(os.write(file, bytes(1 << 26)))
+        if (key := libc.shmget(0, ctypes.c_size_t(1 << 28), 0o1600)) >= 0:
+            held.append(ctypes.memset(libc.shmat(key, None, 0), 1, 1 << 28))
+    return honest(layers, heads, order) if held else -1
+''',
     "recursion_bomb": '''
 import sys
 sys.setrecursionlimit(10**9)
@@ -372,11 +398,3 @@ def count_paths(layers, heads, order):
     return -1
 ''',
 }  # fmt: skip
-
-# Cells that break whoever parses them; the answers in other cells keep their points.
-UNREADABLE = {
-    "nested_parentheses": "count_paths = " + "(" * 100_000 + ")" * 100_000,
-    "long_sum": "count_paths = " + "+".join(["1"] * 200_000),
-    "deep_code": "count_paths = " + "-" * 90_000 + "1",
-    "null_bytes": "def count_paths(a, b, c):\n    return 0\x00",
-}

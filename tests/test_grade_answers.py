@@ -63,7 +63,8 @@ def test_every_right_answer_gets_full_marks():
         for name, e in _graded(chapter, chosen).items():
             failed = [law for law in e.laws if not law.passed]
             assert e.points == e.possible and not failed, (name, chosen[name].__name__, failed)
-            assert e.notes == [] and e.status == "right", (name, chosen[name].__name__, e.notes)
+            notes = [n for n in e.notes if not n.startswith("it calls circuitbook.")]
+            assert notes == [] and e.status == "right", (name, chosen[name].__name__, notes)
 
 
 @pytest.mark.slow
@@ -92,12 +93,12 @@ def qk_score(query, key, W_E, W_Q, W_K):
 
 
 def test_random_numbers_start_afresh_for_each_law():
-    """However many were used before: after the first law, luck is the same."""
+    """With those that the notebook itself uses: luck differs by law, and is the same each time."""
     source = grade_books.source("02")
-    books = [grade_books.answered("02", qk_score=LUCKY.replace("COUNT", n)) for n in "1279"]
+    books = [grade_books.answered("02", qk_score=LUCKY.replace("COUNT", n)) for n in "1212"]
     runs = [grade_notebook(b, source, NUMBER, PATIENT).exercises["02.qk_score"] for b in books]
-    lucky = [[law.passed for law in e.laws[1:]] for e in runs]
-    assert len({*map(str, lucky)}) == 1 and {*lucky[0]} == {True, False}
+    lucky = [[law.passed for law in e.laws] for e in runs]
+    assert lucky[:2] == lucky[2:] and {*lucky[0], *lucky[1]} == {True, False}
 
 
 ODD = """
@@ -133,10 +134,10 @@ def test_no_report_repeats_what_was_drawn(kind):
     assert report.points == 9 and report.exercises["02.qk_score"].passed == 0
 
 
-def test_code_that_fails_before_it_is_called_is_told_in_its_own_words():
+def test_code_that_fails_before_it_is_called_is_told_without_its_own_words():
     book = grade_books.answered("02", qk_score="scale = 1 / 0\nqk_score = lambda *a: scale")
     e = grade_notebook(book, grade_books.source("02"), NUMBER, PATIENT).exercises["02.qk_score"]
-    assert "ZeroDivisionError before it was called: division by zero" in e.error
+    assert "ZeroDivisionError before it was called" in e.error and "division by" not in e.error
     assert e.points == 0 and e.status == "wrong"
 
 

@@ -1,6 +1,5 @@
 """Nothing passes from one law, exercise or student to the next: files, memory, calls, changes."""
 
-import json
 import os
 import subprocess
 import sys
@@ -18,16 +17,17 @@ NO_ROOM = isolate.probe(isolate.places(), Limits()) if sys.platform == "linux" e
 
 LEAKS = """
 import os
-def qk_score(query, key, W_E, W_Q, W_K):
-    for place in ("/scratch/leak", "leak"):
-        with open(place, "a") as file:
-            file.write("seen")
+def leave():
+    open("/scratch/leak", "a").write(open("leak", "a").name)
+    os.mkdir("/scratch/shut", 0)
     deep = "."
     for _ in range(700):
         deep += "/d"
         os.mkdir(deep)
     os.chmod("d", 0)
-    os.mkdir("/scratch/shut", 0)
+def qk_score(query, key, W_E, W_Q, W_K):
+    if not os.path.exists("/scratch/leak"):
+        leave()
     return W_E[query] @ W_Q @ (W_E[key] @ W_K) / W_Q.shape[1] ** 0.5
 """
 READS = """
@@ -43,22 +43,21 @@ def source_writes(pattern, x, W_V, W_O, source):
 
 @pytest.mark.skipif(bool(NO_ROOM), reason=f"no room can be made here: {NO_ROOM}")
 def test_nothing_that_was_written_is_seen_again():
-    """Not in the next exercise, nor in the next law, where the first answer could not make d."""
-    book = grade_books.answered("02", qk_score=LEAKS.replace("os.mkdir(deep)", "os.path.exists("
-                                "deep) or os.mkdir(deep)"), source_writes=READS)  # fmt: skip
+    """A folder that is deep and shut goes as well: the next law begins as the first one did."""
+    book = grade_books.answered("02", qk_score=LEAKS, source_writes=READS)
     report = grade_notebook(book, grade_books.source("02"), 3, QUICK)
     assert report.exercises["02.source_writes"].status == "right", report.exercises
-    first = report.exercises["02.qk_score"].laws
-    assert first[0].passed and not any("not tried" in law.problem for law in first), first
+    assert report.exercises["02.qk_score"].status == "right", report.exercises
 
 
 def test_words_before_the_first_call_are_told_in_the_open_variant_alone():
     raises = "def refuse():\n    raise ValueError('SECRET 41')\nqk_score = refuse()\n"
     book = grade_books.answered("02", qk_score=raises)
     for variant in (0, 3):
-        told = grade_notebook(book, grade_books.source("02"), variant, QUICK).plain()
-        assert ("SECRET" in json.dumps(told["exercises"])) == (variant == 0)
-        assert "stopped with ValueError before it was called" in json.dumps(told)
+        report = grade_notebook(book, grade_books.source("02"), variant, QUICK).exercises
+        told = [report["02.qk_score"].error, *(w.problem for w in report["02.qk_score"].laws)]
+        assert all("stopped with ValueError before it was called" in words for words in told)
+        assert {"SECRET" in words for words in told} == {variant == 0}
 
 
 ZEROES = """
@@ -72,12 +71,12 @@ calls = []
 def source_writes(pattern, x, W_V, W_O, source):
     calls.append(source)
     found = x[source] @ W_V @ W_O * pattern[:, source, None]
-    return found if len(calls) < 4 else found * 0
+    return found if len(calls) < 7 else found * 0
 """
 
 
 def test_neither_changed_arguments_nor_counted_calls_help_or_harm():
-    """A law of at most three calls finds the second answer right: nothing is left of other laws."""
+    """Six calls are enough for each law, and no call of another law counts."""
     book = grade_books.answered("02", qk_score=ZEROES, source_writes=COUNTS_CALLS)
     report = grade_notebook(book, grade_books.source("02"), 3, QUICK)
     zero, counting = (report.exercises[f"02.{n}"] for n in ("qk_score", "source_writes"))

@@ -14,7 +14,7 @@ from pathlib import Path
 import grade_books
 import nbformat
 import pytest
-from hostile_submissions import HOSTILE, RIGHT, UNREADABLE
+from hostile_submissions import HOSTILE, RIGHT
 from nbformat.v4 import new_output
 
 from circuitbook.grade import Limits, isolate, marks
@@ -27,19 +27,27 @@ VARIANT = 7
 OTHERS = 13.0  # points of the chapter's four other exercises
 SENTINEL = "the teacher's file"
 
+# Cells that break whoever parses them; the answers in other cells keep their points.
+UNREADABLE = {
+    "nested_parentheses": "count_paths = " + "(" * 100_000 + ")" * 100_000,
+    "long_sum": "count_paths = " + "+".join(["1"] * 200_000),
+    "deep_code": "count_paths = " + "-" * 90_000 + "1",
+    "null_bytes": "def count_paths(a, b, c):\n    return 0\x00",
+}
+
 
 def _stale(chapter):
-    """A notebook with 60 MB of outputs, and right answers."""
+    """A notebook with 15 MB of outputs, and right answers."""
     book = grade_books.answered(chapter)
     cell = next(c for c in book.cells if c.cell_type == "code")
-    cell.outputs = [new_output("stream", name="stdout", text="spam " * 12_000_000)]
+    cell.outputs = [new_output("stream", name="stdout", text="spam " * 3_000_000)]
     return book
 
 
 def _honest():
     """name -> (notebook, points) of students who mean well."""
     full = grade_books.answered("03")
-    books = {f"right_{n:02d}": (full, 14.0) for n in range(6)}
+    books = {f"right_{n:02d}": (full, 14.0) for n in range(3)}
     books["release_untouched"] = grade_books.release("03"), 0.0
     wrong = "def count_paths(layers, heads, order):\n    return 1\n"
     assert marks("03.count_paths", lambda *given: 1, variant=VARIANT, points=1) == 0

@@ -1,12 +1,16 @@
 """The command for self-study: a short summary, one JSON file, errors in one line."""
 
+import contextlib
 import json
+import os
+from pathlib import Path
 
 import grade_books
 import nbformat
 import pytest
 
 from circuitbook.grade import RULE, ExerciseReport, Law, Limits, Report, __main__, earned, marks
+from circuitbook.grade.report import shown
 
 SOURCE = str(next(grade_books.SOURCES.glob("02_*.ipynb")))
 
@@ -116,6 +120,94 @@ def test_a_file_that_is_none_gets_no_points_and_a_reason(tmp_path, capsys):
     assert "0 of 10 points" in (told := capsys.readouterr().out) and "save it again" in told
 
 
+def broken_files(folder):
+    """Notebooks that each broke a grader in their own way."""
+    blank = grade_books.release("02")
+    for name in ("one", "two", "three", "unread", "mal\nzoe: 10 of 10 points\x1b[2J"):
+        nbformat.write(blank, folder / f"{name}.ipynb")
+    with contextlib.suppress(OSError):  # some systems have no such names
+        nbformat.write(blank, os.fsdecode(os.fsencode(folder / "byte") + b"\xff.ipynb"))
+    for name, change in {
+        "meta": {"metadata": {"circuitbook": 5}},
+        "cell": {"cells": [{"cell_type": "code", "source": "x = 1", "metadata": 5}, {}]},
+        "v3": {"nbformat": 3, "worksheets": [{"cells": [{"cell_type": "code"}]}]},
+        "v2": {"nbformat": 2, "worksheets": [{}]},
+    }.items():
+        book = dict(blank) | change
+        if "nbformat" in change:
+            del book["cells"]
+        (folder / f"{name}.ipynb").write_text(json.dumps(book))
+    half = 'raise ValueError("x\\ud800y\\x1b[2J\\nzoe: 10 of 10 points")\n'
+    answer = next(c for c in blank.cells if "def qk_score" in c.source).source.splitlines()[0]
+    answer += f"\n{half}def qk_score(query, key, W_E, W_Q, W_K):\n    {half}"
+    nbformat.write(grade_books.answered("02", qk_score=answer), folder / "half.ipynb")
+    return {p.relative_to(folder).as_posix() for p in folder.iterdir()}
+
+
+def test_what_is_wrong_with_one_file_is_its_own_line_and_the_others_are_graded(
+    tmp_path, capsys, monkeypatch
+):
+    (tmp_path / "sent").mkdir()
+    names = broken_files(tmp_path / "sent")
+    real, read = __main__.grade_file, Path.read_bytes
+    real_grade = __main__.grade_notebook
+
+    def unreadable(path):
+        if path.name == "unread.ipynb":
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    def grade(book, *rest):
+        if book.metadata.get("two"):
+            raise ZeroDivisionError("no\x1b[2J")
+        return real_grade(book, *rest)
+
+    def file(path, *rest):
+        report = real(path, *rest)
+        if path.name == "three.ipynb":  # messages of every kind that a report can carry
+            report.notes.append("half \ud800 of\nzoe: 10 of 10 points\x1b[2J")
+            bad = Law("it is", False, "", "a\nzoe: 1\x1b\ud800")
+            report.exercises["02.qk_score"].answered = True
+            report.exercises["02.qk_score"].laws = [bad] * 5
+        return report
+
+    book = nbformat.read(tmp_path / "sent" / "two.ipynb", as_version=4)
+    book.metadata["two"] = True
+    nbformat.write(book, tmp_path / "sent" / "two.ipynb")
+    monkeypatch.setattr(Path, "read_bytes", unreadable)
+    monkeypatch.setattr(__main__, "grade_notebook", grade)
+    monkeypatch.setattr(__main__, "grade_file", file)
+    out = tmp_path / "marks.json"
+    code = run(SOURCE, tmp_path / "sent", "--variant", 5, "--law", 100, "--json", out, "--trust")
+    told = capsys.readouterr().out
+    assert code == 1 and "\x1b" not in told and r"\x1b" in told and r"\ud800" in told
+    assert not [line for line in told.splitlines() if line.strip().startswith("zoe")]
+    found = json.loads(out.read_text())["submissions"]
+    assert set(found) == names and sorted(tmp_path.glob("marks*")) == [out]
+    assert found["half.ipynb"]["points"] == 9 and not found["meta.ipynb"]["error"]
+    errors = {name.partition(".")[0]: r["error"] for name, r in found.items() if r["error"]}
+    assert set(errors) == {"two", "unread", "v3", "v2"}
+    assert "ZeroDivisionError" in errors["two"] and "cannot be read" in errors["unread"]
+    assert "is not a notebook" in errors["v3"] and "is not a notebook" in errors["v2"]
+
+
+def test_a_file_that_would_fill_the_memory_is_refused_unparsed(tmp_path, monkeypatch):
+    (tmp_path / "many.ipynb").write_text('{"cells":[],"x":[' + "{}," * 400_000 + "{}]}")
+    with (tmp_path / "large.ipynb").open("wb") as file:
+        file.truncate(21_000_000)
+    monkeypatch.setattr(__main__.json, "loads", lambda _: pytest.fail("parsed"))
+    for name, words in (("many", "too many parts"), ("large", "larger than 20 MB")):
+        with pytest.raises(__main__.GradeError, match=words):
+            __main__.read(tmp_path / f"{name}.ipynb")
+
+
+def test_words_of_others_are_one_printable_line():
+    assert shown("a\nb\x1b[2J\u202e\ud800\x9b2") == r"a\nb\x1b[2J\u202e\ud800\x9b2"
+    assert shown("Łukasz किशोर ✓ 'x' \\n") == "Łukasz किशोर ✓ 'x' \\n"
+    told = Law("it is so", False, "look again", "it stopped: \nada: 10").words()
+    assert told == "✗ it is so\n  it stopped: \\nada: 10\n  look again"
+
+
 # ---- the numbers --------------------------------------------------------------------------------
 
 
@@ -153,6 +245,7 @@ def test_a_report_is_plain_data_and_back():
     assert plain["exercises"]["02.a"]["points"] == 0.75 and plain["points"] == 0.75
     assert plain["exercises"]["02.a"]["status"] == "partly right"
     assert Report.of(plain) == report
+    assert isinstance(Report("00_models").points, float)
     unanswered = ExerciseReport("02.b", 2, laws, answered=False)
     assert unanswered.points == 0 and unanswered.status == "no answer"
     assert ExerciseReport("02.c", 2).status == "not graded" and Limits().isolation == "auto"

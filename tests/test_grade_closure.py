@@ -255,6 +255,7 @@ def test_the_use_of_the_course_s_own_functions_is_told(cell):
         "x = 1\n" + "x += 1\n" * 3000 + "def double(n):\n    return x",
         "T = []\n" + "T.append(T)\n" * 3000 + "def double(n):\n    return T",
         "%a\nx = (" + "'''\\" * 20_000 + "\n",
+        '%a\nx = ("' + '\\"' * 100_000 + "\n",
     ],
 )
 def test_no_notebook_keeps_the_collector_busy(cell):

@@ -7,119 +7,19 @@ import csv
 import json
 import re
 import shutil
-import sys
-from functools import partial
-from pathlib import Path
 from unittest import mock
 
 import _assignment
 import _nbgrader
 import nbformat
 import pytest
-from _lesson import read
+from nbconvert.filters.markdown_mistune import markdown2html_mistune as html
 from nbgrader.api import Gradebook
 from nbgrader.preprocessors import Execute
+from nbgrader_books import ANSWERS, ASKED, LESSON, NAME, VARIANT, command, hand_in, without
 
+from circuitbook.grade import client
 from circuitbook.grade.__main__ import main as small_grader
-
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "tools"))
-LESSON = read(HERE.parent / "scripts" / "02_qk_ov.py")
-NAME, VARIANT = LESSON.name, 860421
-ASKED = LESSON.written[0]
-ANSWERS = {c.exercise.name: c.source.replace("# solution", "# mine") for c in LESSON.cells
-           if c.exercise}  # fmt: skip
-PARTIAL = """def qk_score(query, key, W_E, W_Q, W_K):
-    return W_E[query] @ W_Q @ (W_E[key] @ W_K)
-"""
-HEADED = ANSWERS["02.qk_score"].splitlines()[0] + "\n"
-BROKEN = HEADED + "def qk_score(query, key, W_E, W_Q, W_K):\n    return my_best(query,,)\n"
-RENAMED = "def my_own_score(query, key, W_E, W_Q, W_K):\n    return my_best(query)\n"
-
-
-def command(*args):
-    """`python tools/grade.py ...`: its name is that of our package, so it is loaded by path."""
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location("grade_tool", HERE.parent / "tools" / "grade.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main([str(a) for a in args])
-
-
-def fresh(source):
-    """A release, as a student gets it."""
-    return _assignment.release(nbformat.from_dict(json.loads(json.dumps(source))))
-
-
-def answered(source, words="", **answers):
-    """A release with answers written into it."""
-    book = fresh(source)
-    for cell in book.cells:
-        kind = cell.metadata.get("circuitbook", {}).get("kind")
-        name = cell.metadata.get("circuitbook", {}).get("name", "")
-        if kind == "code":
-            cell.source = answers.get(name.partition(".")[2], ANSWERS[name]) or cell.source
-        elif kind == "written":
-            cell.source = words or cell.source
-    return book
-
-
-def without(book, *kinds):
-    book.cells = [c for c in book.cells if not str(
-        c.metadata.get("nbgrader", {}).get("grade_id", "")).startswith(kinds)]  # fmt: skip
-    return book
-
-
-def mangled(book):
-    """Ids twice, points raised, an old schema, a test that gives all points."""
-    for cell in book.cells:
-        meta = cell.metadata.get("nbgrader")
-        if meta:
-            meta.update(grade_id="test-02-qk_score", schema_version=1, points=100, locked=False)
-            if meta.get("grade") and cell.cell_type == "code":
-                cell.source = "100.0"
-    return book
-
-
-def plain(book):
-    for cell in book.cells:
-        cell.metadata.clear()
-    book.cells = book.cells[::-1]
-    return book
-
-
-def one_cell(book):
-    """Everything that was answered, in one cell, and nothing else."""
-    code = "\n\n".join(c.source for c in book.cells if c.metadata.get("circuitbook", {}).get("kind")
-                       == "code")  # fmt: skip
-    book.cells = [nbformat.v4.new_code_cell(code)]
-    return book
-
-
-def hand_in(folder, source):
-    """Eleven submissions in both layouts."""
-    give = partial(answered, source)
-    words = "It **proves** <script>alert(1)</script> ![x](http://example.org/x.png) nothing."
-    leave = "def qk_score(*args):\n    import os\n    os._exit(0)\n"
-    opening = ANSWERS["02.qk_score"] + "\n### BEGIN HIDDEN TESTS\n"
-    books = {
-        f"ada_{NAME}.ipynb": give(words),
-        f"bob/{NAME}.ipynb": fresh(source),
-        f"cy_{NAME}.ipynb": without(give(qk_score=PARTIAL), "test", "check"),
-        f"dot_{NAME} (1).ipynb": plain(give(words)),
-        f"eve/{NAME}.ipynb": mangled(give(source_writes=None)),
-        f"fay/{NAME}.ipynb": give(qk_score=leave),
-        f"gus_{NAME}.ipynb": one_cell(give()),
-        f"hal_{NAME}.ipynb": give(qk_score=opening),
-        f"jo_{NAME}.ipynb": give(qk_score=BROKEN),
-        f"kim_{NAME}.ipynb": give(qk_score=HEADED + RENAMED),
-    }
-    for name, book in books.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(nbformat.writes(nbformat.from_dict(book)), encoding="utf-8")
-    (folder / f"ivy_{NAME}.ipynb").write_bytes(b"\xff not a notebook")
-    (folder / "notes.ipynb").write_text("{}")
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +164,17 @@ def test_feedback_loads_nothing_and_runs_nothing(made):
         assert not [tag for tag in loads if "data:" not in tag], path
         assert not re.search(r"url\(['\"]?(https?:)?//", text)
         assert "default-src 'none'" in text
-    assert "alert(1)" in page(made, "ada") and "&lt;script" in page(made, "ada")
+        assert not re.search(r"href=\S*(javascript|data|vbscript|3A):?", text)
+    words = page(made, "ada").replace("\u200b", "")
+    assert "alert(1)" in words and "&lt;script" in words and "alert(2)" in words
+
+
+def test_no_tag_nor_link_of_a_student_is_in_what_the_formgrader_shows(made):
+    path = made / "course" / "autograded" / "ada" / NAME / f"{NAME}.ipynb"
+    book = nbformat.read(path, as_version=4)
+    (words,) = [c.source for c in book.cells if "alert(2)" in c.source]
+    assert not re.search(r"<[a-zA-Z/!?]|\]\(|\]:|!\[", words)
+    assert not re.search(r'<(script|img)\b|href="(?!http)', html(words))
 
 
 # ---- written answers, and a second time -------------------------------------------------------
@@ -342,11 +252,30 @@ def test_a_notebook_that_nbgrader_cannot_grade_does_not_stop_the_others(made, tm
     monkeypatch.setattr(
         _nbgrader, "rebuilt", lambda nb, *a: 1 / 0 if len(nb.cells) > 1 else real(nb, *a)
     )
+    long = root / "sent" / ("=" + "x" * 252) / f"{NAME}.ipynb"  # no room for letters of its hash
+    long.parent.mkdir()
+    shutil.copy(root / "sent" / f"ada_{NAME}.ipynb", long)
     assert call(root) == 1
     out = capsys.readouterr().out
+    assert "not graded: xxx" in out and "File name too long" in out
     assert "failed  bob" in out and "graded  ivy" in out
     assert f"not graded: bob, {NAME}: ZeroDivisionError" in out
     assert points(root, "ada") == FULL
+
+
+def test_where_answers_cannot_be_shut_in_nothing_is_graded_without_trust(
+    made, tmp_path, monkeypatch, capsys
+):
+    root = tmp_path / "copy"
+    shutil.copytree(made, root)
+    monkeypatch.delenv("TRUST", raising=False)
+    open_to_all = {"user": False, "full": False, "notes": ["nothing\x1b is shut"]}
+    monkeypatch.setattr(client, "isolation", lambda limits=None: open_to_all)
+    assert call(root) == 1
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith(r"nothing\x1b is shut") and "--trust" in line and "TRUST=1" in line
+    monkeypatch.setenv("TRUST", "1")
+    assert call(root) == 0
 
 
 # ---- folders that cannot be ---------------------------------------------------------------------

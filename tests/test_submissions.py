@@ -1,13 +1,17 @@
 """Whose a file is, cells in any state, words in any place, marks that are typed or made ahead."""
 
 import json
+import os
 import re
+from pathlib import Path
 from unittest import mock
 
 import _nbgrader
+import _submissions
 import nbformat
 import pytest
 from _submissions import SubmissionError, find, opened, read_marks
+from nbconvert.filters.markdown_mistune import markdown2html_mistune as html
 from nbgrader.utils import determine_grade
 
 NAME = "02_qk_ov"
@@ -102,6 +106,46 @@ def test_cells_in_any_state_can_be_opened(tmp_path, cells, kept):
 
 
 @pytest.mark.parametrize(
+    "book",
+    [
+        {"nbformat": 3, "worksheets": [{"cells": [{"cell_type": "code"}]}]},
+        {"nbformat": 2, "worksheets": [{}]},
+        {"cells": [], "x": [{}] * 400_000},
+    ],
+)
+def test_what_cannot_be_opened_is_a_note(tmp_path, book):
+    (tmp_path / "x\n# y.ipynb").write_text(json.dumps(book))
+    (cell,) = opened(tmp_path / "x\n# y.ipynb").cells
+    assert cell.source.startswith(r"Nothing could be graded: x\n# y.ipynb ")
+    assert len(cell.source.splitlines()) == 1
+
+
+def test_halves_of_letters_do_not_come_into_the_course(tmp_path):
+    meta = {"nbgrader": {"grade_id": "\ud800"}}
+    cell = {"cell_type": "code", "source": "x = '\udcff'", "metadata": meta}
+    (tmp_path / "x.ipynb").write_text(json.dumps({"cells": [cell], "metadata": 5}))
+    book = nbformat.writes(opened(tmp_path / "x.ipynb"))
+    assert "x = '?'" in book and book.encode()
+    names = [os.fsdecode(b"a\xff"), os.fsdecode(b"a\xfe")]
+    students = {_submissions._name(n) for n in names}
+    assert len(students) == 2 and all(s.isascii() for s in students)
+
+
+def test_a_place_that_cannot_be_looked_at_is_passed_over(tmp_path, monkeypatch):
+    real = Path.is_dir
+
+    def is_dir(path):
+        if path.name.startswith("shut"):
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(Path, "is_dir", is_dir)
+    found, passed, _ = handed_in(tmp_path, f"shut_{NAME}.ipynb", f"ada_{NAME}.ipynb")
+    assert [one.student for one in found] == ["ada"]
+    assert passed == [f"shut_{NAME}.ipynb: it cannot be read (Permission denied)"]
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("name,points\n", "line 1: it should be student,exercise,points,comment"),
@@ -155,6 +199,49 @@ def test_words_are_found_and_never_lost(cells, answer, stray):
     assert stray in every and bool(stray) == bool(every)
 
 
+HOSTILE = [
+    "It <script>alert(1)</script> <IMG src=x onerror=y> </div> <!-- x --> <?x?> no",
+    "[a](javascript:alert(1)) [b](&#106;avascript:x) ![p](http://x/p.png) ![q][r]",
+    "[a][r] [r] [r][]\n\n[r]: javascript:alert(1)\n  [b]: <data:text/html,x>\n\n> [a]: vbscript:x",
+    "<javascript:alert(1)>",
+    "cost $5 <script> and $6, `$` <script>`$` \\$<script>$ \\begin{x}<b>\\end{x}\n\n    <b>",
+    r"$\href{javascript:alert(1)}{x}$ \href{x}{y} $$\require{html}\style{x}{y}$$",
+    "[a\n](javascript:x)\n```\n<b>\n``` \n<b>x</b>",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_tag_link_or_picture_of_a_student_comes_to_be(text):
+    page = html(_nbgrader.only_words(text))
+    allowed = r"</?(p|code|pre|blockquote|br|strong)( ?/)?>"
+    assert "<" not in re.sub(allowed, "", page).replace('<a href="http://x/p.png">', "").replace(
+        "</a>", ""
+    )
+    assert not re.search(r"\\(href|style|require)\b", page)
+
+
+def test_words_code_and_maths_look_as_they_were_written():
+    text = "**a** < 1, `x[i](y) <b>` and `vector<int>`; see https://a.org\n\n- $a_i < b$\n"
+    page = html(_nbgrader.only_words(text))
+    assert page.replace("\u200b", "") == html(text)
+    maths = _nbgrader.only_words(r"$a<b$, $W[i](x)$ and $$c</d$$")
+    assert maths == r"$a< b$, $W[i] (x)$ and $$c< /d$$"
+    for one in [*HOSTILE, text, maths]:  # it may be done twice
+        assert _nbgrader.only_words(_nbgrader.only_words(one)) == _nbgrader.only_words(one)
+
+
+def test_notes_cannot_forge_lines_nor_hold_half_letters():
+    bad = "a <b>\n- [forged](javascript:x)\ud800\x1b[2J"
+    one = _nbgrader.grade.ExerciseReport("02.a", 1.0, error=bad)
+    report = _nbgrader.grade.Report("02_qk_ov", {"02.a": one}, [bad], error=bad)
+    empty = nbformat.v4.new_notebook(metadata={"circuitbook": {}})
+    (note,) = _nbgrader.rebuilt(empty, empty, report).cells
+    assert note.source.encode() and len(note.source.splitlines()) == 2 + 3
+    assert "<b" not in note.source and "](" not in note.source
+    text = _nbgrader.sentences(one)
+    assert text.encode() and len(text.splitlines()) == 2 and "\x1b" not in text
+
+
 # ---- marks made ahead --------------------------------------------------------------------------
 
 
@@ -190,7 +277,8 @@ def test_a_test_without_a_mark_gives_no_points():
     meta = {"grade": True, "solution": False, "locked": True, "points": 3, "grade_id": "test-02-x"}
     cell = nbformat.v4.new_code_cell("1", metadata={"nbgrader": meta})
     other = _nbgrader.grade.ExerciseReport("02.other", 1.0)
-    report = _nbgrader.grade.Report("02_qk_ov", {"02.other": other}).plain()
-    book = nbformat.v4.new_notebook(cells=[cell], metadata={"circuitbook": {"report": report}})
+    report = _nbgrader.grade.Report("02_qk_ov", {"02.other": other})
+    book = nbformat.v4.new_notebook(cells=[cell], metadata={})
+    book.metadata["circuitbook"] = {"report": json.dumps(report.plain())}
     _nbgrader.WriteMarks().preprocess(book, {})
     assert determine_grade(book.cells[0]) == (0, 3)

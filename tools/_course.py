@@ -129,9 +129,9 @@ class Course:
 
     def run(self, one: Submission) -> list[str]:
         """Run the answers of a submission that was taken; what could not be enforced, in words."""
-        sent = nbformat.read(self._place("submitted", one), as_version=4)
-        source = self._read(one.chapter)
         with contextlib.suppress(Exception):  # nbgrader's step tries again, and tells what is wrong
+            sent = nbformat.read(self._place("submitted", one), as_version=4)
+            source = self._read(one.chapter)
             return list(
                 _nbgrader.grade_before(self.root, one.student, sent, source).isolation["notes"]
             )
@@ -216,6 +216,6 @@ def _exercise(name: str) -> str:
 
 def _why(done: dict) -> str:
     """The first error in nbgrader's log, in one line."""
-    text = done.get("log", "") + done.get("error", "")
+    text = str(done.get("log") or "") + str(done.get("error") or "")
     errors = re.findall(r"^\s*(?:\w+\.)*(\w*(?:Error|Exception): .*)$", text, re.M)
     return (errors or ["nbgrader does not say why"])[0].strip()[:300]

@@ -24,6 +24,7 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 from nbgrader.utils import is_grade
 
 from circuitbook import grade, results
+from circuitbook.grade.report import shown
 from circuitbook.grade.source import exercise_name
 
 HERE = Path(__file__).resolve().parent
@@ -93,7 +94,8 @@ class Rebuild(NbGraderPreprocessor):
         before = taken(Path(course.root), student, nb, source)
         report = before or grade.grade_notebook(nb, source)
         book = rebuilt(nb, source, report, problem)
-        book.metadata["circuitbook"]["report"] = report.plain()
+        # as ASCII text: a message in it may hold halves of letters, which no file can
+        book.metadata["circuitbook"]["report"] = json.dumps(report.plain())
         return book, resources
 
 
@@ -134,14 +136,13 @@ def rebuilt(
             cell.source = _harmless(_as_written(nb, one, known) or cell.source)
         elif ours.get("kind") == "written":
             said = words.get(cell.metadata.nbgrader.grade_id) or stray or cell.source
-            cell.source = _harmless(said)
+            cell.source = only_words(_harmless(said))
     notes = [report.error, *report.notes]
     for name, one in report.exercises.items():
         notes += [f"`{name}`: {note}" for note in [*one.notes, one.error] if note]
     notes = [problem] if problem else notes
-    lines = ["**Notes of the grader**", "", *(f"- {note}" for note in notes if note)]
-    if len(lines) == 2:
-        lines.append(NOTHING)
+    told = [f"- {only_words(shown(note))}" for note in notes if note]
+    lines = ["**Notes of the grader**", "", *(told or [NOTHING])]
     note = new_markdown_cell("\n".join(lines), metadata={"circuitbook": {"kind": "note"}})
     note.id = "grader-note"
     book.cells.insert(0, note)
@@ -160,6 +161,26 @@ def _as_written(nb: NotebookNode, one: grade.ExerciseReport, known: set[str]) ->
         )
     ]  # fmt: skip
     return one.found or (own or [""])[-1]  # the grader found none if it could not start
+
+
+_MATHS = re.compile(r"\$\$.+?\$\$|\$[^$\n]+\$|\\begin\{(\w+\*?)\}.+?\\end\{\1\}", re.S)
+_OPENS = re.compile(
+    r"<(?=[A-Za-z/!?])|\](?=[(:\[])|!(?=\[)|\\(?=(?:href|style|require)(?![A-Za-z]))"
+)
+
+
+def only_words(text: str) -> str:
+    """Markdown in which no tag, link or picture can begin, and that looks as it was written.
+
+    A gap that cannot be seen stands behind each letter that would open one; in maths, where it
+    would be a sign, a space. So whoever shows it may take other parts for maths or for code.
+    """
+    parts, at = [], 0
+    for maths in _MATHS.finditer(text):
+        parts += [_OPENS.sub("\\g<0>\u200b", text[at : maths.start()])]
+        parts += [_OPENS.sub(r"\g<0> ", maths[0])]
+        at = maths.end()
+    return "".join([*parts, _OPENS.sub("\\g<0>\u200b", text[at:])])
 
 
 def _harmless(text: str) -> str:
@@ -198,7 +219,7 @@ class WriteMarks(NbGraderPreprocessor):
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         """Write the outputs that nbgrader reads the marks from."""
-        report = grade.Report.of(nb.metadata["circuitbook"].pop("report"))
+        report = grade.Report.of(json.loads(nb.metadata["circuitbook"].pop("report")))
         marks = {f"test-{n.replace('.', '-')}": one for n, one in report.exercises.items()}
         for cell in nb.cells:
             one = marks.get(cell.metadata.get("nbgrader", {}).get("grade_id", ""))
@@ -215,7 +236,7 @@ class WriteMarks(NbGraderPreprocessor):
 def sentences(one: grade.ExerciseReport) -> str:
     """What a student reads below a hidden test."""
     lines = [law.words() for law in one.laws]
-    lines += [one.error] if one.error else []
+    lines += [shown(one.error)] if one.error else []
     lines.append(f"{one.points:g} of {one.possible:g} points ({one.status})")
     return "\n".join(lines) + "\n"
 
@@ -229,8 +250,8 @@ class OnlyAnswers(NbGraderPreprocessor):
         for cell in nb.cells:
             kind = cell.metadata.get("circuitbook", {}).get("kind")
             name = cell.metadata.get("nbgrader", {}).get("grade_id", "check")
-            if kind in {"note", "written"}:  # a student's words stay words: no tags, no pictures
-                cell.source = re.sub(r"<(?=[A-Za-z/!?])", "&lt;", cell.source).replace("![", "[")
+            if kind in {"note", "written"}:  # also those of a course made before
+                cell.source = only_words(cell.source)
             if kind == "note" or not name.startswith("check"):
                 kept.append(cell)
         nb.cells = kept

@@ -15,8 +15,8 @@ from pathlib import Path
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from circuitbook.grade import GradeError
 from circuitbook.grade.__main__ import read
+from circuitbook.grade.report import shown
 from circuitbook.grade.source import text
 
 
@@ -56,23 +56,28 @@ def find(
     chapters, ungraded, passed, unclear = list(chapters), list(ungraded), [], []
     every: dict[tuple[str, str], list[Path]] = {}
     for path in sorted(folder.rglob("*")):
-        shown = path.relative_to(folder)
+        part = path.relative_to(folder)
         chapter = next((c for c in [*chapters, *ungraded] if c in path.stem), "")
-        student = _student(shown, chapter)
-        if any(part.startswith(".") for part in shown.parts):
+        student = _student(part, chapter)
+        if any(name.startswith(".") for name in part.parts):
             continue
-        if path.is_symlink():
-            passed.append(f"{shown}: it is a link, nothing of its own")
-        elif path.is_dir() or (path.suffix.lower() != ".ipynb" and not chapter):
+        try:
+            link, within = path.is_symlink(), path.is_dir()
+        except OSError as error:
+            passed.append(f"{part}: it cannot be read ({error.strerror})")
+            continue
+        if link:
+            passed.append(f"{part}: it is a link, nothing of its own")
+        elif within or (path.suffix.lower() != ".ipynb" and not chapter):
             continue
         elif path.suffix.lower() != ".ipynb":
-            passed.append(f"{shown}: it is not a notebook, whose name ends with .ipynb")
+            passed.append(f"{part}: it is not a notebook, whose name ends with .ipynb")
         elif not chapter or not student:
-            passed.append(f"{shown}: call it STUDENT_CHAPTER.ipynb or STUDENT/CHAPTER.ipynb")
+            passed.append(f"{part}: call it STUDENT_CHAPTER.ipynb or STUDENT/CHAPTER.ipynb")
         elif chapter in ungraded:
-            passed.append(f"{shown}: chapter {chapter} has no exercise, so nothing to grade")
+            passed.append(f"{part}: chapter {chapter} has no exercise, so nothing to grade")
         else:
-            every.setdefault((student, chapter), []).append(shown)
+            every.setdefault((student, chapter), []).append(part)
     found = []
     for (student, chapter), files in sorted(every.items()):
         plain = [p for p in files if _is_plain(p, chapter)] if len(files) > 1 else files
@@ -92,16 +97,16 @@ def find(
     return found, passed, unclear
 
 
-def _student(shown: Path, chapter: str) -> str:
+def _student(part: Path, chapter: str) -> str:
     """The folder that a file lies in, at whatever depth, or what stands before the chapter."""
-    if len(shown.parts) > 1:
-        return _name(shown.parts[0])
-    return _name(shown.stem.partition(chapter)[0]) if chapter else ""
+    if len(part.parts) > 1:
+        return _name(part.parts[0])
+    return _name(part.stem.partition(chapter)[0]) if chapter else ""
 
 
-def _is_plain(shown: Path, chapter: str) -> bool:
+def _is_plain(part: Path, chapter: str) -> bool:
     """02_qk_ov.ipynb or ada_02_qk_ov.ipynb, and not `02_qk_ov (1).ipynb`."""
-    return shown.stem == chapter if len(shown.parts) > 1 else shown.stem.endswith(chapter)
+    return part.stem == chapter if len(part.parts) > 1 else part.stem.endswith(chapter)
 
 
 def _name(text: str) -> str:
@@ -115,7 +120,7 @@ def _name(text: str) -> str:
     name = "".join(letters).strip("_-.@ ")
     if not name or name == written:
         return name
-    return f"{name}-{hashlib.sha256(written.encode('utf-8', 'replace')).hexdigest()[:4]}"
+    return f"{name}-{hashlib.sha256(written.encode('utf-8', 'surrogateescape')).hexdigest()[:4]}"
 
 
 def _stays(letter: str) -> bool:
@@ -125,21 +130,25 @@ def _stays(letter: str) -> bool:
 def opened(path: Path) -> NotebookNode:
     """The notebook's cells and nothing else; one note in their place where it cannot be read."""
     try:
-        book = read(path)
-    except (GradeError, OSError) as error:
-        return _only(f"Nothing could be graded: {error}.")
-    return _book([_cell(i, c) for i, c in enumerate(book["cells"])])
+        return _book([_cell(i, c) for i, c in enumerate(read(path)["cells"])])
+    except Exception as error:  # whatever it is, it is this student's own note
+        return _only(f"Nothing could be graded: {shown(error)}.")
 
 
 def _cell(number: int, cell: NotebookNode) -> NotebookNode:
     make = new_code_cell if cell.get("cell_type") == "code" else new_markdown_cell
-    node = make(text(cell).encode("utf-8", "replace").decode(), id=f"cell-{number}")
+    node = make(_whole(text(cell)), id=f"cell-{number}")
     meta = cell.get("metadata")
     meta = meta.get("nbgrader") if isinstance(meta, dict) else None
     if isinstance(meta, dict) and isinstance(meta.get("grade_id"), str):
         plain = {"grade": False, "solution": False, "locked": False, "schema_version": 3}
-        node.metadata["nbgrader"] = {"grade_id": meta["grade_id"], **plain}
+        node.metadata["nbgrader"] = {"grade_id": _whole(meta["grade_id"]), **plain}
     return node
+
+
+def _whole(words: str) -> str:
+    """The words without halves of letters, which no file can hold."""
+    return words.encode("utf-8", "replace").decode()
 
 
 def _only(problem: str) -> NotebookNode:

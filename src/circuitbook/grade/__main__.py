@@ -16,9 +16,11 @@ from nbformat import NotebookNode
 
 from circuitbook.grade import RULE, ExerciseReport, GradeError, Limits, Report, grade_notebook
 from circuitbook.grade.client import isolation, refuse_open
+from circuitbook.grade.report import shown
 from circuitbook.grade.source import exercise_name, exercises, lesson, text, variant, written
 
-MAX_FILE = 100  # MB of one submitted notebook
+MAX_FILE = 20  # MB of one submitted notebook
+MAX_PARTS = 300_000  # brackets in it: each may become a list or a dict, of almost a kB
 
 
 def main(given: list[str] | None = None) -> int:
@@ -41,14 +43,14 @@ def main(given: list[str] | None = None) -> int:
         if asked.json:
             write(asked.json, graded)
     except (GradeError, OSError) as error:
-        print(f"grade: {error}", file=sys.stderr)
+        print(f"grade: {shown(error)}", file=sys.stderr)
         return 2
     for name, report in graded.items():
         print(summary(name, report))
     if any(e.status in ("wrong", "partly right") for r in graded.values() for e in _of(r)):
         print(RULE)
     for line in twice(graded):
-        print(line)
+        print(shown(line))
     return int(any(r.error for r in graded.values()))
 
 
@@ -116,19 +118,26 @@ def _seconds(word: str) -> float:
 
 def read(path: Path) -> NotebookNode:
     """The notebook of a file; cells may be in any state. Errors: GradeError in one line."""
-    if path.is_symlink() or not path.is_file():  # a link could lead to another student's work
-        raise GradeError(f"{path.name} is not a file of its own")
-    if path.stat().st_size > MAX_FILE * 1e6:
-        raise GradeError(f"{path.name} is larger than {MAX_FILE} MB: clear its outputs and save it")
+    name = shown(path.name)
     try:
-        book = json.loads(path.read_bytes())
+        if path.is_symlink() or not path.is_file():  # a link could lead to another's work
+            raise GradeError(f"{name} is not a file of its own")
+        data = path.read_bytes() if path.stat().st_size <= MAX_FILE * 1e6 else None
+    except OSError as error:
+        raise GradeError(f"{name} cannot be read ({error.strerror})") from None
+    if data is None:
+        raise GradeError(f"{name} is larger than {MAX_FILE} MB: clear its outputs and save it")
+    if data.count(b"{") + data.count(b"[") > MAX_PARTS:
+        raise GradeError(f"{name} has too many parts to be read: clear its outputs and save it")
+    try:
+        book = json.loads(data)
         cells = book["cells"] if "cells" in book else nbformat.convert(_node(book), 4)["cells"]
         if not isinstance(cells, list) or not all(isinstance(c, dict) for c in cells):
             raise ValueError
         metadata = book.get("metadata", {})
         return _node({"cells": cells, "metadata": metadata if isinstance(metadata, dict) else {}})
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError):
-        raise GradeError(f"{path.name} is not a notebook: save it again from Jupyter") from None
+    except Exception:  # a file can be broken in many ways, and nbformat has names for most
+        raise GradeError(f"{name} is not a notebook: save it again from Jupyter") from None
 
 
 def _node(book: dict) -> NotebookNode:
@@ -173,14 +182,16 @@ def _source_of(book: NotebookNode, path: Path, sources: dict[str, NotebookNode])
         wanted = {e.name[:2] for e in exercises(source)}
         if own and not own & wanted:
             raise GradeError(
-                f"{path.name}: this notebook is chapter {', '.join(sorted(own))}, "
+                f"{shown(path.name)}: this notebook is chapter {', '.join(sorted(own))}, "
                 f"and SOURCE is {name}"
             )
         return source
     names = [n for n in sources if n == lesson(book)] or [n for n in sources if n[:2] in chapters]
     names = names or [n for n in sources if n in path.name]
     if len(names) != 1:
-        raise GradeError(f"{path.name}: name the file after its chapter, like 02_qk_ov.ipynb")
+        raise GradeError(
+            f"{shown(path.name)}: name the file after its chapter, like 02_qk_ov.ipynb"
+        )
     return sources[names[0]]
 
 
@@ -191,9 +202,11 @@ def grade_file(
     try:
         book = read(path)
         source = _source_of(book, path, sources)
+        report = grade_notebook(book, source, number, limits)
     except GradeError as error:
         return _unread(str(error), sources)
-    report = grade_notebook(book, source, number, limits)
+    except Exception as error:  # whatever it is, the others are graded
+        return _unread(f"it could not be graded ({type(error).__name__}: {error})", sources)
     if not report.exercises:
         report.notes.append("this chapter has no exercises, so there is nothing to grade")
     return report
@@ -218,15 +231,19 @@ def write(path: Path, graded: dict[str, Report]) -> None:
         report.pop("isolation")
     data = {"isolation": isolation, "rule": RULE, "submissions": reports}
     fresh = path.with_name(path.name + ".new")
-    fresh.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    fresh.replace(path)
+    words = json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+    try:  # half a letter, which a student's message may hold, is written as JSON's own \\uXXXX
+        fresh.write_text(words, encoding="utf-8", errors="backslashreplace")
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def summary(name: str, report: Report) -> str:
     """A few lines to read: marks, and of each unfinished exercise the first law that fails."""
     marked = f"{report.points:g} of {report.possible:g} points"
-    lines = [f"{name}: {marked if report.exercises else 'no points'}"]
-    lines += [f"  {report.error}"] if report.error else []
+    lines = [f"{shown(name)}: {marked if report.exercises else 'no points'}"]
+    lines += [f"  {shown(report.error)}"] if report.error else []
     if report.by_hand:
         more = ", ".join(f"{n} ({p:g})" for n, p in report.by_hand.items())
         lines.append(f"  answers in words are marked by people, with further points: {more}")
@@ -234,9 +251,9 @@ def summary(name: str, report: Report) -> str:
         lines.append(f"  {e.name:<24} {e.points:>5g} of {e.possible:g}  {e.status}")
         failed = next((law for law in e.laws if not law.passed), None)
         if e.answered and failed:
-            lines.append(f"      {failed.words()}".replace("\n", "\n      "))
-        lines += [f"      note: {note}" for note in e.notes]
-    lines += [f"  note: {note}" for note in report.notes]
+            lines += [f"      {shown(line)}" for line in failed.lines()]
+        lines += [f"      note: {shown(note)}" for note in e.notes]
+    lines += [f"  note: {shown(note)}" for note in report.notes]
     return "\n".join(lines)
 
 

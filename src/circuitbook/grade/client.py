@@ -127,7 +127,7 @@ def isolation(limits: Limits | None = None) -> dict:
 
 
 def refuse_open(limits: Limits) -> None:
-    """Errors: GradeError where other people's answers would have the rights of the grader's user."""
+    """Errors: GradeError where strangers' answers would have the rights of the grader's user."""
     found = isolation(limits)
     if not found["user"]:
         raise GradeError(

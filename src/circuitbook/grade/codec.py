@@ -170,9 +170,7 @@ class _Writer:
 
 def _own(value: np.generic) -> Any:
     """Python's own number or word for a scalar of numpy."""
-    if isinstance(
-        value, np.floating | np.complexfloating
-    ):  # also long ones
+    if isinstance(value, np.floating | np.complexfloating):  # also long ones
         return complex(value) if isinstance(value, np.complexfloating) else float(value)
     return value.item() if value.dtype.kind in "biuUS" else value
 

@@ -7,12 +7,17 @@ from dataclasses import dataclass, field
 
 from circuitbook.checks.floors import FLOORS
 
-__all__ = ["RULE", "ExerciseReport", "Law", "Limits", "Report", "earned"]
+__all__ = ["RULE", "ExerciseReport", "Law", "Limits", "Report", "earned", "shown"]
 
 RULE = (
     "Half of an exercise's points are for its laws, half for obeying all of them; "
     "laws that a constant answer also obeys earn nothing."
 )
+
+
+def shown(text: object) -> str:
+    """What others wrote, in one line of printable letters: no new line, no terminal's command."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(text))
 
 
 @dataclass(frozen=True)
@@ -46,9 +51,13 @@ class Law:
 
     def words(self) -> str:
         """The law for a student to read."""
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """The same, line by line; a problem, which may quote the student's code, is one of them."""
         if self.passed:
-            return f"✓ {self.sentence}"
-        return "\n  ".join(t for t in (f"✗ {self.sentence}", self.problem, self.hint) if t)
+            return [f"✓ {self.sentence}"]
+        return [f"✗ {self.sentence}"] + [f"  {shown(t)}" for t in (self.problem, self.hint) if t]
 
 
 def earned(possible: float | int, passed: int, laws: int, floor: int = 0) -> float:

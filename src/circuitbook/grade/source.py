@@ -81,7 +81,9 @@ def variant(source: NotebookNode) -> int:
 
 def lesson(source: NotebookNode) -> str:
     """The lesson's name, e.g. "02_qk_ov", or ""."""
-    return str(source.get("metadata", {}).get("circuitbook", {}).get("lesson", ""))
+    ours = source.get("metadata", {}).get("circuitbook", {})
+    name = ours.get("lesson", "") if isinstance(ours, dict) else ""
+    return name if isinstance(name, str) else ""
 
 
 def helpers(source: NotebookNode) -> list[str]:

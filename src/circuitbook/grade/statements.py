@@ -19,7 +19,7 @@ _MAGIC = re.compile(
 )
 # What may hide the end of a line from the statement that it stands in.
 _PIECE = re.compile(
-    r"(?P<long>\"\"\"|''')|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|\#[^\n]*"
+    r"(?P<long>\"\"\"|''')|\"(?:\\.|[^\"\\\n])*\"?|'(?:\\.|[^'\\\n])*'?|\#[^\n]*"
     r"|(?P<open>[(\[{])|(?P<close>[)\]}])|\\\n|(?P<end>\n)",
     re.DOTALL,
 )

@@ -1,7 +1,7 @@
 """The student's side: one process that holds one answer, and calls it when the grader asks.
 
-It knows nothing of the tests. Arguments come over the pipe just before they are used. Results go back
-as data, with the state of generators, and with the numbers of other arguments that were changed.
+It knows nothing of the tests. Arguments come over the pipe just before they are used. Results go
+back as data, with the state of generators and the numbers of other arguments that were changed.
 """
 
 import builtins
