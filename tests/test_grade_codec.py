@@ -54,7 +54,8 @@ PLAIN = [
     *(torch.tensor([[0, 1], [1, 0]]).to(t) for t in (
         torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
         torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)),
-    torch.tensor(2.0), torch.zeros(0, 4), torch.arange(24.0).view(2, 3, 4).mT, torch.ones(1).expand(3, 4),
+    torch.tensor(2.0), torch.zeros(0, 4), torch.arange(24.0).view(2, 3, 4).mT,
+    torch.ones(1).expand(3, 4),
 ]  # fmt: skip
 
 
