@@ -88,7 +88,7 @@ def near(a: Any, b: Any, tol: float | int = 1e-6) -> bool:
     return bool(abs(a - b) <= tol)  # false for NaN
 
 
-def untouched(fn: Callable, test: Callable[[], Any]) -> Callable[[], bool]:
+def untouched(fn: Callable | None, test: Callable[[], Any]) -> Callable[[], bool]:
     """The test of a law that says "… is left as it was": fn came back, and `test` holds.
 
     A function in another process changes nothing here; its stand-in says whether a call `changed`
