@@ -191,7 +191,7 @@ def in_the_middle(hub, place, **environment):
     hub.fault("store/them/Toy", pause=30)
     process = toy.child(HF_HUB_DOWNLOAD_TIMEOUT="60", **environment)
     deadline = time.monotonic() + 30
-    large = "store/them/Toy"  # a small file's rest lies there for a moment too, before this is asked
+    large = "store/them/Toy"  # before it is asked for, a small file's rest lies there for a moment
     while not (hub.asked(large) and any(part.stat().st_size for part in partial(place))):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.02)
