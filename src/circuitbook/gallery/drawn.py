@@ -52,7 +52,8 @@ def shares(W, D):
             ax.plot(
                 [0, x], [0, y], color=colour, marker=mark, markevery=[1], label=f"feature {i + 1}"
             )
-        ax.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2), aspect="equal", title="Directions")
+        ax.set(xlim=(-1.2, 1.2), ylim=(-1.2, 1.2), aspect="equal", title="Columns of W")
+        ax.set(xlabel="first dimension", ylabel="second dimension")
         ax.legend(fontsize=8, loc="lower left")
 
     def bars(ax):

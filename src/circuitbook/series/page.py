@@ -220,7 +220,7 @@ def _lay_out(entry: Entry, row: Row, judged: _Judged, section: Section) -> None:
         values = {
             "series or public": f.theirs,
             "ours, published models": judged.published.get(f.path),
-            "ours, course models": f.ours,
+            "ours, no download": f.ours,
         }
         for who, value in values.items():
             if isinstance(value, list) and show.long(value):
