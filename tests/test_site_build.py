@@ -22,7 +22,6 @@ from circuitbook.claims import bound as rounding
 
 ROOT = Path(__file__).resolve().parents[1]
 SITE = ROOT / "site"
-ROW = re.compile(r'<tr role="row" id="([^"]+)" data-label="([^"]+)" data-holds="([^"]+)">')
 SCRIPT = '''# %% [markdown]
 # # 01 · A toy: with two heads
 # Series: Part 1 · Reading: 5 minutes · CPU: 1 second

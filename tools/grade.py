@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
         print(shown(error), file=sys.stderr)
         return 1
     except GradeError as error:
-        print(f"{shown(error)} (make grade TRUST=1 ...)", file=sys.stderr)
+        print(shown(error), file=sys.stderr)
         return 1
 
 

@@ -46,8 +46,7 @@ def build(out: Path) -> None:
     envelope = pages.saved(ROOT, "course/06_induction")
     first = pages.saved(ROOT, "course/00_models")
     events = envelope["data"]["growth"]["events"]
-    manifest = json.loads((ROOT / "weights" / "MANIFEST.json").read_text(encoding="utf-8"))
-    models = manifest.get("models", manifest)
+    models = json.loads((ROOT / "weights" / "MANIFEST.json").read_text(encoding="utf-8"))
     pages.write(
         out,
         "views-phase",

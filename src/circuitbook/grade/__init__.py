@@ -23,7 +23,7 @@ def grade_notebook(
     variant: int | None = None,
     limits: Limits | None = None,
 ) -> Report:
-    """The marks of one submission, whose code runs in a process of its own and nowhere else.
+    """The marks of one submission, whose code runs in processes of its own and nowhere else.
 
     book: the student's notebook, in any order and state. source: the assignment notebook that
     tells exercises and points. variant: of the hidden draws; None takes the source's own.

@@ -132,7 +132,7 @@ def refuse_open(limits: Limits) -> None:
     if not found["user"]:
         raise GradeError(
             f"{found['notes'][0]}, so they could read, change and delete your files. Grade in a "
-            "container or as root, or add --trust if you trust who wrote them"
+            "container or as root, or add --trust (make grade TRUST=1) if you trust who wrote them"
         )
 
 
