@@ -37,7 +37,7 @@ def refuse():
     raise ValueError(f"seen {left}")
 fine = left == ["answer"] or refuse()
 def source_writes(pattern, x, W_V, W_O, source):
-    return torch.outer(pattern[:, source], x[source] @ W_V @ W_O)
+    return torch.outer(pattern[:, source], x[source] @ W_V @ W_O) * fine  # else fine is not run
 """
 
 

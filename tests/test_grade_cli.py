@@ -58,6 +58,7 @@ def test_a_wrong_answer_is_told_with_its_first_broken_law(tmp_path, capsys):
     ("given", "words"),
     [
         ((SOURCE, "nowhere"), "there is no nowhere"),
+        ((SOURCE, "no\x1b[2J\nzoe: 10"), r"there is no no\x1b[2J\nzoe: 10"),
         (("nowhere", SOURCE), "there is no nowhere"),
         ((SOURCE, "EMPTY"), "no notebook in"),
         (("EMPTY", SOURCE), "no notebook in"),
@@ -99,11 +100,11 @@ def test_another_chapter_than_the_source_is_told(tmp_path, capsys):
 
 
 def test_a_chapter_handed_in_twice_is_told(tmp_path, capsys):
-    for name in ("a", "b"):
+    for name in ("a", "b\x1b[2J"):
         (tmp_path / "ada").mkdir(exist_ok=True)
         nbformat.write(grade_books.release("02"), tmp_path / "ada" / f"{name}.ipynb")
     assert run(SOURCE, tmp_path) == 0
-    assert "ada has 2 notebooks of 02_qk_ov (a.ipynb, b.ipynb)" in capsys.readouterr().out
+    assert "ada has 2 notebooks of 02_qk_ov (a.ipynb, b\\x1b[2J.ipynb)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("given", [("--variant", "-1"), ("--timeout", "0"), ("--memory", "x")])

@@ -263,6 +263,7 @@ def test_marks_are_the_same_for_a_user_and_without_rooms(tmp_path, kind, user):
     assert report["points"] == report["possible"] == 10
     isolation = report["isolation"]
     assert isolation["full"] == (kind == "auto") == (not isolation["notes"])
+    assert isolation["user"] == (kind == "auto" or not user), "whether a folder is refused"
     told = " ".join(isolation["notes"])
     assert ("network could not be cut off on this system" in told) == (kind == "plain")
     assert ("could end other processes" in told) == (kind == "plain" and user)
