@@ -58,7 +58,8 @@ def test_terms_add_up_on_random_weights(layers, dtype):
     model, tokens = model_of(TINY.replace(n_layers=layers)).to(dtype), tokens_of()
     assert expand.sum_error(model, tokens) <= LIMIT[dtype]
     ran = expand.record(model, tokens)
-    total = sum(x for _, x in expand.named_logits(model, tokens, ran))
+    terms = expand.expand(model, tokens, ran)
+    total = sum(expand.logits(model, t.write, ran) for t in terms) + expand.unembed_bias(model)
     torch.testing.assert_close(
         total, model(tokens), rtol=0, atol=1e-4 if dtype.itemsize < 8 else 1e-11
     )
@@ -157,8 +158,10 @@ def test_the_sources_of_a_norm_model():
     terms = list(expand.expand(model, tokens, ran))
     count = {s: sum(t.source == s for t in terms) for s in {t.source for t in terms}}
     assert count == {"token": 16, "position": 16, "bias 0": 4, "bias 1": 1}
-    names = [n for n, _ in expand.named_logits(model, tokens, ran)]
-    assert names[-1] == "unembedding bias" and len(names) == len(terms) + 1
+    everything = sum(expand.logits(model, t.write, ran) for t in terms)
+    bias = expand.unembed_bias(model)
+    torch.testing.assert_close(everything + bias, model(tokens))
+    assert bias.abs().max() > 1e-2  # and it is needed
     grouped = list(expand.expand(model, tokens, ran, direct=True))
     assert {t.source for t in grouped} == {"direct", "bias 0", "bias 1"}
     pair = [t.write for t in terms if t.path == ((0, 1),) and t.source in ("token", "position")]
@@ -375,7 +378,7 @@ tokens = torch.randint(0, 48262, (1, 1024), generator=generator)
 ran = expand.record(model, tokens)
 assert sum(1 for _ in expand.expand(model, tokens, ran)) == 2 * 81 + 9 + 1
 assert expand.sum_error(model, tokens, ran) <= 1e-5
-name, table = next(expand.named_logits(model, tokens, ran))
+table = expand.logits(model, next(expand.expand(model, tokens, ran)).write, ran)
 assert table.shape == (1, 1024, 48262)
 """
     assert own_peak.of(code) < 4e9

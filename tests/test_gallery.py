@@ -1,12 +1,15 @@
 """The gallery draws every figure from saved results alone, and notices a foreign picture."""
 
+import io
 import json
 import subprocess
 import sys
+from typing import ClassVar
 
 import pytest
+from matplotlib.image import imread
 
-from circuitbook import codehash, gallery, results
+from circuitbook import codehash, display, gallery, results
 from circuitbook.compare import chapters
 from circuitbook.gallery.__main__ import main, source, stamped
 
@@ -54,6 +57,22 @@ def test_figures_are_found_by_name(drawn):
     with pytest.raises(AttributeError, match="no figure 'nothing'"):
         _ = gallery.nothing
     assert gallery.figures("96") == {}
+
+
+def test_a_figure_of_random_weights_says_so(drawn):
+    class Saved(dict):
+        made_with: ClassVar = {"random_weights": True}
+
+    numbers = {"score": [1.0, 2.0], "best": 1}
+    plain, marked = gallery.toy_scores(numbers), gallery.toy_scores(Saved(numbers))
+    assert marked.alt == f"Random{display.RANDOM.removeprefix('random')}. {plain.alt}"
+    assert display.RANDOM in json.dumps(marked.plotly) and "random" not in json.dumps(plain.plotly)
+    small, large = (imread(io.BytesIO(f.png))[..., :3] for f in (plain, marked))
+    assert large.shape[0] == small.shape[0] + int(display.DPI * 0.22)  # it grew, nothing is hidden
+    line = large[-int(display.DPI * 0.22) :].reshape(-1, 3)
+    red = line[line.min(1) < 0.9]
+    assert len(red) > 200 and (red[:, 0] >= red[:, 1]).all() and (red[:, 0] > red[:, 2] + 0.1).any()
+    assert gallery.toy_scores(numbers).png == plain.png
 
 
 def test_a_name_is_used_once(drawn, tmp_path):

@@ -45,7 +45,6 @@ def test_previous_token_hand_case():
     )
     # queries 2 and 3 only: A[2,1] = 0.3, A[3,2] = 0.7. Query 1 (key BOS) does not count.
     assert probe.previous_token_score(pattern).item() == pytest.approx(0.5)
-    assert probe.first_token_score(pattern).item() == pytest.approx((1 + 0.5 + 0.1) / 3)
 
 
 def test_previous_token_shifted_by_one_is_seen():

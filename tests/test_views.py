@@ -247,7 +247,7 @@ def test_a_neurons_activations_are_those_of_the_running_model(role, layer):
 @pytest.mark.text
 def test_latents_agree_with_the_chapter_and_with_the_running_model():
     data = saved("latents")["data"]
-    read, about = latents.reading(saved("latents")["config"])
+    read, about = latents.reading()
     assert data["read"] == about
     units = {u["unit"]: u for u in data["units"]}
     kept = chapter("09_sparse_autoencoders")["sae"]

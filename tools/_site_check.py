@@ -67,7 +67,7 @@ def problems(site: Path) -> list[str]:
     out = []
     for path, page in pages.items():
         name = path.relative_to(site).as_posix()
-        found = [*page.bad, *_headings(page), *_loads(page, site), *_links(page, site, pages)]
+        found = [*page.bad, *_headings(page), *_loads(page), *_links(page, pages)]
         found += [f"has the id {i!r} {n} times" for i, n in page.ids.items() if n > 1]
         size = weight(page)
         if size > LIMIT:
@@ -95,7 +95,7 @@ def _headings(page: Page) -> list[str]:
     return [f"skips a level of headings ({', '.join(jumps)})"] if jumps else []
 
 
-def _loads(page: Page, site: Path) -> list[str]:
+def _loads(page: Page) -> list[str]:
     out = []
     for address in page.loads:
         if _OUTSIDE.match(address) or address.startswith("/"):
@@ -106,7 +106,7 @@ def _loads(page: Page, site: Path) -> list[str]:
     return out
 
 
-def _links(page: Page, site: Path, pages: dict[Path, Page]) -> list[str]:
+def _links(page: Page, pages: dict[Path, Page]) -> list[str]:
     out = []
     for address in dict.fromkeys(page.links):
         if re.match(r"[a-z][a-z0-9+.-]*:", address, re.IGNORECASE):

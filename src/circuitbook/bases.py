@@ -50,9 +50,6 @@ def free_rotation(model: Transformer, generator: torch.Generator) -> Float[Tenso
     return rotation(d, generator) if model.cfg.norm == "none" else free_turn(d, generator)
 
 
-turn_stream = change_stream
-
-
 def change_heads(model: Transformer, R: Float[Tensor, "d_head d_head"]) -> Transformer:
     """W_Q R, W_K R^-T, W_V R, R^-1 W_O in every head: q k^T and v W_O stay what they are.
 
@@ -113,10 +110,10 @@ def logit_moves(
     One other model at a time.
     """
     clean = model(tokens)
-    stretched = turn_stream(model, free_change(model, generator, condition))
+    stretched = change_stream(model, free_change(model, generator, condition))
 
     def others() -> Iterator[Transformer]:
-        yield turn_stream(model, free_rotation(model, generator))
+        yield change_stream(model, free_rotation(model, generator))
         yield stretched
         yield with_weights(stretched, W_pos=model.W_pos)
         yield change_hidden(model, rotation(model.cfg.d_mlp, generator))
@@ -157,9 +154,9 @@ def survival(
     before, after = numbers(model, Cut()), {}
     after["head coordinates R"] = numbers(change_heads(model, R), Cut())
     after["stream, orthogonal G"] = numbers(
-        turn_stream(model, free_rotation(model, generator)), Cut()
+        change_stream(model, free_rotation(model, generator)), Cut()
     )
-    after["stream, invertible G"] = numbers(turn_stream(model, G), Cut())
+    after["stream, invertible G"] = numbers(change_stream(model, G), Cut())
     after["W_U + c 1ᵀ"] = numbers(shift_unembed(model, c), Cut())
     after["constant per query"] = numbers(model, Cut(tuple((name, constant) for name in names)))
     return {

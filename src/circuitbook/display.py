@@ -6,6 +6,7 @@ hovering. No torch, no pyplot, no open windows, no HTML. Lessons use all of this
 
 import base64
 import contextlib
+import contextvars
 import functools
 import inspect
 import io
@@ -52,6 +53,9 @@ STYLE = {
 }
 PLOTLY = "application/vnd.plotly.v1+json"
 _MIN_ALT = 20
+RANDOM = "random weights stood in for the published models: no evidence about them"
+_NOTE_INCHES = 0.22
+_note: contextvars.ContextVar[str] = contextvars.ContextVar("note", default="")
 
 
 @contextlib.contextmanager
@@ -80,9 +84,12 @@ class Figure:
             )
         if alt.rstrip(".") in {t.rstrip(".") for t in titles}:
             raise ValueError(f"the alt text repeats the title: {alt!r}. Say what the numbers show.")
-        self.alt = alt
-        self.plotly = _plain_plotly(plotly) if plotly else None
+        note = _note.get()
+        self.alt = f"{note[0].upper()}{note[1:]}. {alt}" if note else alt
+        self.plotly = _plain_plotly(plotly, note) if plotly else None
         with house(), io.BytesIO() as file:
+            if note:
+                _write_below(fig, note)
             # Without these two entries the bytes would change with the matplotlib version.
             fig.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
             self.png = file.getvalue()
@@ -101,21 +108,47 @@ class Figure:
         return f"Figure: {self.alt}"
 
 
-def _plain_plotly(spec: Mapping[str, Any]) -> dict:
+def _write_below(fig: Canvas, note: str) -> None:
+    """One line under a picture, which grows by its height."""
+    width, height = fig.get_size_inches()
+    fig.set_size_inches(width, height + _NOTE_INCHES)
+    below = _NOTE_INCHES / (height + _NOTE_INCHES)
+    if fig.get_layout_engine() is None:
+        fig.subplots_adjust(bottom=below + fig.subplotpars.bottom * (1 - below))
+    else:
+        fig.get_layout_engine().set(rect=(0, below, 1, 1 - below))
+    fig.text(0.01, below / 2, note, fontsize=8, va="center", color="#B00000")
+
+
+def _plain_plotly(spec: Mapping[str, Any], note: str = "") -> dict:
     from circuitbook.results import plain
 
     if hasattr(spec, "to_plotly_json"):
         spec = json.loads(spec.to_json())
-    return plain({"data": spec["data"], "layout": spec.get("layout", {})}, "plotly")
+    layout = dict(spec.get("layout", {}))
+    if note:
+        above = {"text": note, "x": 1, "y": 1, "xref": "paper", "yref": "paper", "showarrow": False,
+                 "xanchor": "right", "yanchor": "bottom", "font": {"color": "#B00000"}}  # fmt: skip
+        layout["annotations"] = [*layout.get("annotations", []), above]
+    return plain({"data": spec["data"], "layout": layout}, "plotly")
 
 
 def figure(draw: Callable) -> Callable:
-    """Mark a gallery function: saved dict in, `Figure` out, drawn in the house style."""
+    """Mark a gallery function: saved dict in, `Figure` out, drawn in the house style.
+
+    A figure of a result that was made with random weights says so, in the picture and in words.
+    """
 
     @functools.wraps(draw)
-    def drawn(*args: Any, **kwargs: Any) -> Figure:
-        with house():
-            out = draw(*args, **kwargs)
+    def drawn(r: Any, *args: Any, **kwargs: Any) -> Figure:
+        from circuitbook.results import random_weights
+
+        note = _note.set(RANDOM if random_weights(getattr(r, "made_with", {})) else "")
+        try:
+            with house():
+                out = draw(r, *args, **kwargs)
+        finally:
+            _note.reset(note)
         if not isinstance(out, Figure):
             raise TypeError(f"{draw.__name__} must return a plots.Figure, not {type(out).__name__}")
         return out

@@ -31,8 +31,8 @@ def planted_heads(
 
     "copies": W_OV is a projection P P^T, so T = (W_E P)(W_E P)^T has no negative eigenvalue.
     "anti-copies": its negative. "turns": P J P^T with J^T = -J, imaginary eigenvalues only.
-    "random": Gaussian. "three topics": a projection on three directions, score 1, no token copied.
-    float64.
+    "random": Gaussian. "three topics": a projection on three directions: score 1,
+    few tokens copied. float64.
     """
     generator = torch.Generator().manual_seed(seed)
     W_E, noise = (torch.randn(m, d_model, generator=generator).double() for m in (n, 2 * d_head))

@@ -40,17 +40,6 @@ def previous_token_score(
     return pattern.diagonal(offset=-1, dim1=-2, dim2=-1)[..., 1:].mean(-1)
 
 
-def first_token_score(pattern: Float[Tensor, "*lead head pos pos"]) -> Float[Tensor, "*lead head"]:
-    """score = mean over queries t >= 1 of A[t, 0]: how much the head rests on the first token.
-
-    Query 0 can only attend to itself and is left out.
-    Source: Elhage et al. 2021 (induction heads rest on the first token when nothing matches).
-    """
-    if pattern.shape[-1] < 2:
-        raise ValueError(f"needs at least 2 positions, got a pattern {tuple(pattern.shape)}")
-    return pattern[..., 1:, 0].mean(-1)
-
-
 def earlier_copies(tokens: Int[Tensor, "*lead pos"]) -> Bool[Tensor, "*lead pos pos"]:
     """mask[t, j] = (token j = token t) and j < t: where the current token stood before."""
     same = tokens.unsqueeze(-1) == tokens.unsqueeze(-2)

@@ -20,12 +20,11 @@ from circuitbook.bases import (
     relative_change,
     rotation,
     shift_unembed,
-    turn_stream,
 )
 from circuitbook.conditional.operators import forward, of_stream
 from circuitbook.conditional.shares import all_shares
 from circuitbook.conditional.spots import Spots, read_by_mlp
-from circuitbook.gauge import free_change, invertible
+from circuitbook.gauge import change_stream, free_change, invertible
 from circuitbook.model import Transformer
 from circuitbook.stream import read_through
 
@@ -68,14 +67,14 @@ def survival(model: Transformer, spots: Spots, seed: int = 0) -> dict[str, dict[
     ]
     changes = {
         "head coordinates R": lambda: change_heads(model, R),
-        "stream coordinates G": lambda: turn_stream(model, G),
+        "stream coordinates G": lambda: change_stream(model, G),
         "W_U + c 1ᵀ": lambda: shift_unembed(model, c),
         "neurons reordered": lambda: change_hidden(model, order),
         "neurons rotated": lambda: change_hidden(model, rotation(cfg.d_mlp, generator)),
     }
     if cfg.norm != "none":
         any_G = invertible(cfg.d_model, cfg.d_model, generator=generator)
-        changes[GENERAL] = lambda: turn_stream(model, any_G, free=False)
+        changes[GENERAL] = lambda: change_stream(model, any_G, free=False)
     before, out = numbers(model, spots), {}
     for name, other in changes.items():
         after = numbers(other(), spots)

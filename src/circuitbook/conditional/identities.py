@@ -23,8 +23,6 @@ from circuitbook.conditional.operators import (
     norm_forward,
     norm_jacobian,
 )
-from circuitbook.conditional.routes import router_weights
-from circuitbook.mlp import MoE
 
 ACTS = ("relu", "gelu", "gelu_new", "bilinear", "swiglu")
 MIXTURES = (("gelu", 1), ("gelu", 2), ("swiglu", 2))
@@ -38,22 +36,6 @@ def blocks(seed: int = 0, d: int = 24, m: int = 40) -> Iterator[tuple[str, str, 
     for act, k in MIXTURES:
         more = {"n_experts": 5, "top_k": k}
         yield f"mixture of {act}, k = {k}", act, random_mlp(act, d, m, generator, bias=True, **more)
-
-
-def with_router(moe: MoE, x: Float[Tensor, "n d"], kind: str) -> Float[Tensor, "n d"]:
-    """What a mixture writes when its router is of another kind: the experts' outputs, reweighed."""
-    outs: list[Tensor] = []
-
-    def keep(out: Tensor, hook: object) -> None:
-        outs[:] = [out[0]]
-
-    moe.hook_expert_out.add_hook(keep)
-    try:
-        moe(x[None])
-    finally:
-        moe.hook_expert_out.remove_hooks("fwd")
-    pi = router_weights(x @ moe.W_router, moe.top_k, kind)
-    return torch.einsum("ne,ned->nd", pi, outs[0])
 
 
 def forward_error(mlp: nn.Module, act: str, x: Float[Tensor, "n d"]) -> float:

@@ -243,24 +243,6 @@ def unembed_bias(model: Transformer) -> Float[Tensor, " d_vocab"]:
     return b if model.unembed.b_U is None else b + model.unembed.b_U
 
 
-def named_logits(
-    model: Transformer,
-    tokens: Int[Tensor, "batch pos"],
-    frozen: Frozen,
-    *,
-    direct: bool = False,
-) -> Iterator[tuple[str, Float[Tensor, "batch pos d_vocab"]]]:
-    """(name, logits) of every term, "unembedding bias" last; their sum is the model's logits.
-
-    One table at a time: at a large vocabulary do not make a list of them.
-    """
-    for term in expand(model, tokens, frozen, direct=direct):
-        yield term.name, logits(model, term.write, frozen)
-    bias = unembed_bias(model)
-    if bool(bias.any()):
-        yield "unembedding bias", bias.expand(*tokens.shape, -1)
-
-
 # ---------------------------------------------------------------- patterns, from the weights
 
 

@@ -4,12 +4,16 @@ report = grade_notebook(book, source, variant=7, limits=Limits())
 marks("02.qk_score", qk_score, variant=7, points=1)      # in this process, without a sandbox
 """
 
-from collections.abc import Callable
+from __future__ import annotations
 
-from nbformat import NotebookNode
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from circuitbook.grade.report import RULE, ExerciseReport, Law, Limits, Report, earned
 from circuitbook.grade.source import GradeError
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode  # takes over a second to import
 
 __all__ = [
     "RULE", "ExerciseReport", "GradeError", "Law", "Limits", "Report", "earned", "grade_notebook",

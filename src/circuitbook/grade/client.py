@@ -4,6 +4,8 @@ A marker that ends early (a value that takes forever to judge, code that crashes
 parser) costs the exercise it was at. The others go to a new marker and a new room.
 """
 
+from __future__ import annotations
+
 import atexit
 import dataclasses
 import json
@@ -13,8 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-
-from nbformat import NotebookNode
+from typing import TYPE_CHECKING
 
 from circuitbook import paths
 from circuitbook.grade import plain
@@ -23,6 +24,9 @@ from circuitbook.grade.nursery import environment
 from circuitbook.grade.report import ExerciseReport, Law, Limits, Report
 from circuitbook.grade.source import GradeError
 from circuitbook.grade.wire import Broken, Late, receive, send
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 __all__ = ["grade", "isolation", "refuse_open"]
 

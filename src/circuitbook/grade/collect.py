@@ -4,16 +4,20 @@ What an answer needs and the student's notebook lacks is taken from the lesson's
 answer is ever taken from there.
 """
 
+from __future__ import annotations
+
 import ast
 import re
 from dataclasses import dataclass, field
-
-from nbformat import NotebookNode
+from typing import TYPE_CHECKING
 
 from circuitbook.grade.closure import Closure, Tangled
 from circuitbook.grade.effects import dotted, origins
 from circuitbook.grade.source import Exercise, exercise_name, helpers, text
 from circuitbook.grade.statements import Statement, Unreadable, statements
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 __all__ = ["Answer", "collect"]
 

@@ -4,10 +4,14 @@ All of it stands in the cells' text, so a source made by hand or by nbgrader's o
 `# exercise: 02.qk_score points=1 ...` opens an answer, `marks(..., variant=7)` a hidden test.
 """
 
+from __future__ import annotations
+
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from nbformat import NotebookNode
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 __all__ = ["Exercise", "GradeError", "exercises", "helpers", "lesson", "text", "variant", "written"]
 

@@ -16,7 +16,6 @@ Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits" 
 
 from __future__ import annotations
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -94,18 +93,3 @@ def spread(factors: Factors, part: int = 256) -> tuple[float, float]:
     n = factors.A.shape[0] * factors.B.shape[1]
     mean = total / n
     return mean, max(square / n - mean**2, 0.0) ** 0.5
-
-
-def random_factors(
-    d_mlp: int, d_vocab: int, d_model: int, rank: int, seed: int = 0
-) -> tuple[Factors, Factors, Factors]:
-    """(direct, through a head of size `rank`, written) with random weights of a given shape."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator) * shape[0] ** -0.5
-
-    W_E, W_in = draw(d_vocab, d_model), draw(d_model, d_mlp)
-    W_V, W_O = draw(d_model, rank), draw(rank, d_model)
-    direct, head = direct_inputs(W_E, W_in), head_inputs(W_E, W_V, W_O, W_in)
-    return direct, head, written(draw(d_mlp, d_model), draw(d_model, d_vocab))

@@ -36,7 +36,7 @@ def chosen(cfg: Mapping[str, Any], latents: int) -> list[tuple[int, str]]:
     return list(picked.items())
 
 
-def reading(cfg: Mapping[str, Any]) -> tuple[excerpts.Reading, dict[str, Any]]:
+def reading() -> tuple[excerpts.Reading, dict[str, Any]]:
     """Chapter 09's windows, and what was read in words."""
     windows = results.read(results.evidence_path(CHAPTER))["config"]["windows"]
     held_out = corpus.heldout_windows(windows, seed=SEED)
@@ -77,7 +77,7 @@ def sides(
 def compute(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """Every chosen latent's entry: density, contexts, bands, words written, words that drive it."""
     model, dictionary = zoo.load(ROLE, device="cpu"), bundle.load(NAME)
-    read, about = reading(cfg)
+    read, about = reading()
     seen = quality.read(model, read.tokens, read.doc)
     codes = quality.codes(dictionary, seen.post.flatten(0, 1))
     picked = chosen(cfg, dictionary.latents)
