@@ -226,6 +226,13 @@ def test_little_memory_and_disk_are_said(project, monkeypatch):
     assert "4 GiB of memory" in said and "3 GiB of disk" in said
 
 
+@pytest.mark.parametrize(("models", "warned"), [("course", False), ("published", True)])
+def test_the_published_models_need_more_memory(project, monkeypatch, models, warned):
+    monkeypatch.setattr(doctor, "memory", lambda: 5 * doctor.GIB)
+    monkeypatch.setenv("MODELS", models)
+    assert any("6 GiB of memory" in one["what"] for one in doctor.machine()[1]) == warned
+
+
 def test_another_version_than_the_pinned_one_is_said(project, monkeypatch):
     pinned = doctor.pins()
     assert pinned["torch"] == "2.13.0" and "transformer-lens" in pinned
