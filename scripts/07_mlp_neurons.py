@@ -302,7 +302,7 @@ plots.table(drawn_rows(r))
 # %% [markdown] tags=["core"]
 # Nobody chose these. Cover the last column and guess from the contexts what a neuron writes. How often can you?
 # ## 14 · The extremes · core, 3 minutes
-# Only now the cleanest and the most mixed: highest and lowest agreement, among neurons that fire on at least one token in a thousand and in ten documents. Contexts are from different documents; the token on which the neuron fires stands in brackets.
+# Only now the cleanest and the most mixed: highest and lowest agreement, among neurons that fire on at least one token in a thousand and in ten documents. Contexts are from different documents; the token on which the neuron fires stands in brackets. The middle panels take the head whose best word adds most. What it adds at a position is the entry times the attention to that word.
 
 # %% tags=["core"]
 show(r, "neurons.clean_is_one_token")

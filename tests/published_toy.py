@@ -25,8 +25,7 @@ def published(dtype=torch.float64, seed=1, layers=2):
     for i, (name, p) in enumerate(model.named_parameters()):
         noise = torch.randn(p.shape, generator=gen(100 * seed + i)).double() * 0.3
         p.copy_(3 * p if "W_" in name else p + noise)
-    model = fold.fold_value_biases(fold.center_writing_weights(fold.fold_layer_norm(model)))
-    return fold.center_unembed(model).to(dtype).requires_grad_(False)
+    return fold.process(model).to(dtype).requires_grad_(False)
 
 
 def tokens_of(n=2, length=18, seed=3):

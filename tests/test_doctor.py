@@ -226,6 +226,20 @@ def test_little_memory_and_disk_are_said(project, monkeypatch):
     assert "4 GiB of memory" in said and "3 GiB of disk" in said
 
 
+@pytest.mark.parametrize(
+    "limit, wanted", [("1073741824", 1 << 30), ("9" * 18, None), ("max", None)]
+)
+def test_a_containers_limit_counts_where_it_is_lower(monkeypatch, limit, wanted):
+    class Limit(type(Path())):
+        def read_text(self, *_, **__):
+            assert str(self) == "/sys/fs/cgroup/memory.max"
+            return limit + "\n"
+
+    monkeypatch.setattr(doctor, "Path", Limit)
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert doctor.memory() == (wanted or whole)
+
+
 @pytest.mark.parametrize(("models", "warned"), [("course", False), ("published", True)])
 def test_the_published_models_need_more_memory(project, monkeypatch, models, warned):
     monkeypatch.setattr(doctor, "memory", lambda: 5 * doctor.GIB)
@@ -240,6 +254,18 @@ def test_another_version_than_the_pinned_one_is_said(project, monkeypatch):
     assert all(row["same"] for row in doctor.packages()[0])
     monkeypatch.setattr(doctor.importlib.metadata, "version", lambda name: "0.1")
     assert not any(row["same"] for row in doctor.packages()[0])
+
+
+def test_one_other_version_in_an_environment_that_is_ready_is_a_step(project, monkeypatch):
+    other = doctor.pins() | {"torch": "2.0"}
+    monkeypatch.setattr(doctor.importlib.metadata, "version", other.get)
+    ready = subprocess.CompletedProcess([], 0, "", "")
+    monkeypatch.setattr(doctor.subprocess, "run", lambda *_, **__: ready)
+    (found,) = doctor.packages()[1]
+    assert found["what"] == "not the pinned version: torch"
+    assert found["run"].endswith("-m pip install -c constraints.txt -e '.[dev,site,teach]'")
+    monkeypatch.setattr(doctor.importlib.metadata, "version", doctor.pins().get)
+    assert doctor.packages()[1] == []
 
 
 def test_times_come_from_this_machine_first(project):

@@ -43,26 +43,27 @@ def theirs(published, state):
     return model
 
 
+@pytest.mark.parametrize("eps", [1e-5, 0.5])
 @torch.no_grad()
-def test_logits_are_those_of_transformers():
-    state = random_state(SMALL)
+def test_logits_are_those_of_transformers(eps):
+    published, state = SMALL | {"layer_norm_epsilon": eps}, random_state(SMALL)
     tokens = torch.randint(0, 160, (3, 20), generator=torch.Generator().manual_seed(1))
-    reference = theirs(SMALL, state)
+    reference = theirs(published, state)
     wanted = reference(tokens).logits
-    model = to_course(config_of(SMALL), state).eval()
+    model = to_course(config_of(published), state).eval()
     assert (model(tokens) - wanted).abs().max() < 1e-4 * wanted.abs().max().clamp_min(1)
     # the whole file as transformers writes it: prefix, tied head, buffers if there are any
     whole = {k: v.clone() for k, v in reference.state_dict().items()}
     assert "lm_head.weight" in whole
     whole["transformer.h.0.attn.bias"] = torch.ones(1, 1, 20, 20).tril()
-    again = to_course(config_of(SMALL), whole)
+    again = to_course(config_of(published), whole)
     assert torch.equal(again(tokens), model(tokens))
     # folded: the same probabilities; logits up to one number a position
     folded = fold.process(model)
     centred = wanted - wanted.mean(-1, keepdim=True)
     assert (folded(tokens) - centred).abs().max() < 1e-4 * wanted.abs().max().clamp_min(1)
     # double: the layout is exact, not only near
-    sharp = to_course(config_of(SMALL), {k: v.double() for k, v in state.items()})
+    sharp = to_course(config_of(published), {k: v.double() for k, v in state.items()})
     exact = reference.double()(tokens).logits
     assert (sharp(tokens) - exact).abs().max() < 1e-10 * exact.abs().max()
 
@@ -178,6 +179,23 @@ def test_the_local_store_is_asked_without_a_socket(tmp_path, monkeypatch):
     assert find_gpt2() == tmp_path
     assert load_gpt2().cfg.n_layers == 3
     assert ("gpt2", "model.safetensors") in asked
+
+
+@pytest.mark.parametrize("there", [("pinned", "newest"), ("newest",)])
+def test_the_pinned_revision_is_taken_before_the_newest(tmp_path, monkeypatch, there):
+    import huggingface_hub
+
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    base = tmp_path / "models--openai-community--gpt2"
+    commits = {"pinned": gpt2.REVISION, "newest": "f" * 40}
+    for name in there:
+        (folder := base / "snapshots" / commits[name]).mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+        (folder / "model.safetensors").write_bytes(b"")
+    (base / "refs").mkdir()
+    (base / "refs" / "main").write_text(commits["newest"])
+    assert find_gpt2() == base / "snapshots" / commits[there[0]]
 
 
 # ---------------------------------------------------------------- prompts

@@ -96,6 +96,12 @@ def test_tables_are_the_dense_ones():
         want = table.topk(5, 1)
         assert torch.equal(found[name].ids, want.indices), name
         torch.testing.assert_close(found[name].values, want.values)
+    each = torch.stack([(model.W_E @ V @ O @ mlp.W_in).T for V, O in zip(attn.W_V, attn.W_O)])
+    heads, top = tables.most_read_by_strongest_head(model, 5)
+    assert torch.equal(heads, each.amax(-1).argmax(0)) and len(heads.unique()) > 1
+    want = each[heads, torch.arange(len(heads))].topk(5, 1)
+    assert torch.equal(top.ids, want.indices)
+    torch.testing.assert_close(top.values, want.values)
     lowered = tables.most_written(model, 0, 3, sign=-1)
     assert torch.equal(lowered.ids, dense["written"].topk(3, 1, largest=False).indices)
     mean, sd = tables.spread(tables.direct_inputs(model.W_E, mlp.W_in), part=7)

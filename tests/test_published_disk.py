@@ -1,6 +1,7 @@
 """What is known of files on this disk: locks, plain copies, notes, and rests of stopped runs."""
 
 import dataclasses
+import errno
 import fcntl
 import json
 import os
@@ -11,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import test_published_hub as toy
 from test_published_hub import FILES, FIRST, OPEN, PIN, SECOND, contents
@@ -36,6 +38,62 @@ def plain(place):
     shutil.copytree(whole, place, symlinks=False)
     shutil.rmtree(whole)
     new_process()
+
+
+# ---- commits -------------------------------------------------------------------------------------
+
+
+def test_all_files_are_of_one_commit_though_main_has_moved_since(hub, place, monkeypatch):
+    huggingface_hub.hf_hub_download("them/Open", "config.json", cache_dir=place, endpoint=hub.url)
+    commits = hub.repositories["model", "them/Open"]
+    hub.repositories["model", "them/Open"] = {SECOND: commits[SECOND], FIRST: commits[FIRST]}
+    assert contents(fetch.folder(OPEN)) == commits[SECOND] != commits[FIRST]
+    assert fetch.commit(OPEN) == SECOND
+
+
+# ---- a disk that cannot be written ---------------------------------------------------------------
+
+
+def failing(error):
+    """In place of the client's download."""
+
+    def download(*_, **__):
+        raise error
+
+    return download
+
+
+@pytest.mark.parametrize("error, words", [
+    (OSError(errno.ENOSPC, "No space left on device"), "No space left.*Free some space"),
+    (OSError(errno.EDQUOT, "Disk quota exceeded"), "quota.*Free some space"),
+    (OSError(errno.EROFS, "Read-only file system", "/a/b"), "Read-only.*who may write there"),
+    (PermissionError(errno.EACCES, "Permission denied", "/a/b"), "denied.*who may write there"),
+])  # fmt: skip
+def test_a_fault_of_this_disk_is_no_fault_of_the_hub(hub, place, monkeypatch, error, words):
+    monkeypatch.setattr(fetch.time, "sleep", lambda _: pytest.fail("it was tried again"))
+    hidden = RuntimeError("the client hides it")
+    hidden.__cause__ = error
+    for raised in (error, hidden):
+        monkeypatch.setattr(huggingface_hub, "hf_hub_download", failing(raised))
+        with pytest.raises(PublishedError, match=words + ".*HF_HUB_CACHE") as found:
+            fetch.folder(PIN)
+        assert not isinstance(found.value, fetch.HubAway)  # other pins are still tried
+        assert len(str(found.value).splitlines()) == 1
+
+
+def test_a_connection_that_a_firewall_forbids_is_the_hubs(hub, place, monkeypatch):
+    denied = PermissionError(errno.EPERM, "Operation not permitted")  # of a socket: no file's name
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", failing(denied))
+    with pytest.raises(fetch.HubAway, match="cannot be reached"):
+        fetch.folder(PIN)
+
+
+def test_a_damaged_file_that_may_not_be_deleted_is_one_line(hub, place, monkeypatch):
+    (fetch.folder(PIN) / "config.json").resolve().write_bytes(b'{"a": 3}')
+    denied = PermissionError(errno.EACCES, "Permission denied", "config.json")
+    monkeypatch.setattr(disk, "remove", failing(denied))
+    with pytest.raises(PublishedError, match="them/Toy cannot be stored in .*denied"):
+        fetch.folder(PIN)
 
 
 # ---- sizes and hashes ----------------------------------------------------------------------------

@@ -190,6 +190,11 @@ def test_weights_that_cannot_be_used_say_what_to_do(spoiled, what):
     [
         ({"shortformer_pos": True}, "`attn-only-2l-demo`, with shortformer positions, is another"),
         ({"normalization": "RMS"}, "normalization='RMS'.*They have LayerNorm"),
+        ({"normalization": ..., "normalization_type": "RMS"}, "normalization_type='RMS'"),
+        ({"final_rms": True}, "final_rms=True"),
+        ({"eps": 1e-6}, "eps=1e-06.*LayerNorm with eps 1e-05"),
+        ({"ln_eps": 1e-6, "eps": 1e-5}, "ln_eps=1e-06"),
+        ({"ln_eps": 1e-5, "final_rms": False, "normalization_type": "LN"}, None),
         ({"normalization": None}, None),  # some say nothing: then it is the usual one
         ({"n_heads": ...}, "no entry 'n_heads'"),
         ({"act_fn": "tanh"}, "another kind of model"),

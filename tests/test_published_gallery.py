@@ -17,6 +17,10 @@ def hub(tmp_path_factory):
     """A hub cache of small stand-ins with words of the course text, made once."""
     folder = tmp_path_factory.mktemp("hub")
     stand_in_hub.stand_in.write(folder, "small")
+    (folder / "cache").mkdir()
+    for place in paths.CACHE.glob("[!.]*"):  # the course's text is read, too
+        if place.name != "published":  # what is noted of files of a hub is this test's own
+            (folder / "cache" / place.name).symlink_to(place)
     return folder / "hub"
 
 
@@ -25,6 +29,7 @@ def published(hub, monkeypatch):
     """MODELS=published on those files, without a network; marks of the run are forgotten after."""
     for name, value in (
         ("HF_HUB_CACHE", str(hub)),
+        ("CIRCUITBOOK_CACHE", str(hub.parent / "cache")),
         ("HF_HUB_OFFLINE", "1"),
         ("MODELS", "published"),
     ):

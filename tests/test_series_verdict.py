@@ -40,6 +40,8 @@ def states(kind, theirs, ours, tol=None, judged=True):
         ("readout", [[" Sally", 0.294]], [[" Sally", 0.300]], 0.005, False),
         ("readout", [[" Sally", 0.294]], [["Sally", 0.294]], 0.005, False),  # the space counts
         ("readout", ["0.3", 0.28], ["0.4", 0.28], 0.01, False),
+        ("readout", 3, 3.0, 0, True),
+        ("readout", 3, 4, 0, False),  # no tolerance is one, too
         ("external", [0.9, 0.1], [0.91, 0.11], 0.02, True),
         ("external", [0.9, 0.1], [0.1, 0.9], 0.02, False),
         ("external", 3.56, 99.0, None, None),

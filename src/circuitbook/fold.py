@@ -122,18 +122,19 @@ def fold_layer_norm(model: Transformer) -> Transformer:
     return _rebuild(model, bare, state, "fold_layer_norm")
 
 
-def process(model: Transformer) -> Transformer:
+def process(model: Transformer, *, center: bool = True) -> Transformer:
     """TransformerLens' default processing, leaving out each step that would change this model.
 
     In order: fold_layer_norm, center_writing_weights, center_unembed, fold_value_biases. Without
-    norm only the last two apply; with shortformer positions the first does not.
+    norm only the last two apply; with shortformer positions the first does not. `center` False
+    leaves out center_unembed.
     """
     if model.cfg.norm == "layernorm" and model.cfg.positions == "standard":
         model = fold_layer_norm(model)
     if model.cfg.norm != "none":
         # b_V W_O is centred with W_O, so folding the value biases afterwards keeps b_O centred.
         model = center_writing_weights(model)
-    return fold_value_biases(center_unembed(model))
+    return fold_value_biases(center_unembed(model) if center else model)
 
 
 def _state(model: Transformer) -> State:

@@ -108,10 +108,7 @@ def drawn_neurons(r):
     share, score, chance = (np.array(r["all"][k]) for k in ("share firing", "agreement", "random"))
     ok, a = np.array(r["all"]["allowed"]), r["agreement"]
     drawn = np.array(r["draw"]["neurons"])
-    extremes = {
-        f"{n} (shown later)": [x["neuron"] for x in r["cards"][n]]
-        for n in ("cleanest", "most mixed")
-    }
+    ends = {n: [x["neuron"] for x in r["cards"][n]] for n in ("cleanest", "most mixed")}
 
     def points(ids):
         ids = np.array(ids)[share[ids] > 0]  # silent neurons have no place on a log axis
@@ -119,8 +116,8 @@ def drawn_neurons(r):
 
     rest = np.flatnonzero(ok)
     groups = {"ranked": points(rest), "rare (not ranked)": points(np.flatnonzero(~ok))}
-    groups |= {"random directions": (100 * share[rest], chance[rest])}
-    groups |= {"the draw": points(drawn)} | {k: points(np.array(v)) for k, v in extremes.items()}
+    groups |= {"random directions": (100 * share[rest], chance[rest]), "the draw": points(drawn)}
+    groups |= {f"{k} (shown later)": points(v) for k, v in ends.items()}
 
     def scatter(ax):
         plots.scatter(
@@ -176,16 +173,21 @@ def clean_and_mixed(r):
         card = r["cards"][kind][0]
         name = f"neuron {card['neuron']}, {kind}"
         draws.append(panel(card, "reads", "pre-activation it adds", f"{name}: direct inputs"))
+        through = f"through head 0.{card['head']}"
+        unit = "pre-activation it adds,\nat an attention of 1"
+        draws.append(panel(card, "reads by head", unit, f"{card['neuron']}: {through}"))
         fall, rise = (card["held"][k] for k in ("its words fall", "loss rises"))
         lost = f"held at its mean: its ten words lose {fall:.2f} nats, loss {rise:+.3f}"
-        unit = f"centred logit for one unit\n{lost}"
-        draws.append(panel(card, "writes", unit, f"{name}: it writes"))
+        unit = "centred logit for one unit\n" + lost.replace("words lose", "words\nlose")
+        draws.append(panel(card, "writes", unit, f"{card['neuron']}: it writes"))
         told.append(
             f"{name}: agreement {card['agreement']:.2f}, fires on {card['share']:.2%}, "
-            f"reads {', '.join(map(visible, card['reads'][0][:3]))}, "
+            f"reads {', '.join(map(visible, card['reads'][0][:3]))}, {through} "
+            f"{', '.join(map(visible, card['reads by head'][0][:3]))}, "
             f"writes {', '.join(map(visible, card['writes'][0][:3]))}; {lost}"
         )
-    return plots.panels(draws, alt=f"Words of two neurons. {'; '.join(told)}.", size=(11, 6.2))
+    told = f"Words of two neurons. {'; '.join(told)}."
+    return plots.panels(draws, alt=told, columns=3, size=(13, 6.4))
 
 
 @plots.figure

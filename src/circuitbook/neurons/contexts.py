@@ -297,11 +297,16 @@ def card(
     found: Survey,
     written: Any,
     read: Any,
+    by_head: Any,
     neuron: int,
     kinds: list[str],
     names: list[str],
 ) -> dict[str, Any]:
-    """Everything that the lesson prints about one neuron."""
+    """Everything that the lesson prints about one neuron.
+
+    written, read: `tables.Top`; by_head: (head of each neuron, what is read through it).
+    """
+    heads, attended = by_head
     where = found.strongest[:, neuron]
     values = activations(model, text.read[where], torch.tensor([neuron]))[:, 0]
     shown = 6
@@ -313,6 +318,8 @@ def card(
         "documents": found.documents[neuron],
         "writes": [words_of(written.ids[neuron, :shown]), written.values[neuron, :shown]],
         "reads": [words_of(read.ids[neuron, :shown]), read.values[neuron, :shown]],
+        "head": heads[neuron],
+        "reads by head": [words_of(attended.ids[neuron, :shown]), attended.values[neuron, :shown]],
         "contexts": spots(text, tokens, where, values, kinds, names),
     }
 

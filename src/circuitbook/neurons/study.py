@@ -113,6 +113,7 @@ def neurons(
     kinds, names = ([x[i] for i in some.tolist()] for x in (held_out.source, held_out.names))
     text, whiten = contexts.read_text(model, tokens, doc), contexts.without_ones(model, whiten)
     writes, reads = tables.most_written(model, 0, words), tables.most_read(model, 0, words)
+    by_head = tables.most_read_by_strongest_head(model, words)
     found = contexts.survey(model, text, whiten, agreement, writes.ids, firing=firing, seed=seed)
     allowed = draw.ranked(found.share, found.documents, *RANKED, least=2 * extremes + 3)
     ids = allowed.nonzero().flatten()
@@ -136,7 +137,7 @@ def neurons(
 
     def cards(of: Any) -> list[dict]:
         return [
-            contexts.card(model, text, tokens, found, writes, reads, n, kinds, names)
+            contexts.card(model, text, tokens, found, writes, reads, by_head, n, kinds, names)
             | ablate.of_one(gone, n)
             for n in of
         ]

@@ -16,7 +16,8 @@ Source: Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits" 
 
 from __future__ import annotations
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from circuitbook.model import Transformer
@@ -76,6 +77,17 @@ def most_read_by_head(model: Transformer, layer: int, head: int, k: int) -> Top:
     return top_k(
         *head_inputs(model.W_E, attn.W_V[head], attn.W_O[head], model.blocks[0].mlp.W_in), k
     )
+
+
+def most_read_by_strongest_head(model: Transformer, k: int) -> tuple[Int[Tensor, " d_mlp"], Top]:
+    """(the head of layer 0 whose best token excites each neuron most, that head's k tokens).
+
+    Ties go to the lower head. The tables are those of :func:`most_read_by_head`.
+    """
+    found = [most_read_by_head(model, 0, head, k) for head in range(model.cfg.n_heads)]
+    best = torch.stack([one.values[:, 0] for one in found]).argmax(0)
+    rows = torch.arange(len(best), device=best.device)
+    return best, Top(*(torch.stack(part)[best, rows] for part in zip(*found, strict=True)))
 
 
 def _folded(model: Transformer) -> None:

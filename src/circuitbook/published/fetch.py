@@ -11,6 +11,7 @@ compared with its size and hash before it is used, as far as they are known.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import fcntl
 import os
 import random
@@ -42,6 +43,9 @@ REFUSED = {
     "token",
     404: "does not have it. It was moved or withdrawn; see whether this course has a newer version",
 }
+
+FULL = {errno.ENOSPC, errno.EDQUOT}
+RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}  # of a file; a firewall says them of a connection
 
 _whole: dict[tuple, tuple[Path, dict]] = {}
 
@@ -132,7 +136,10 @@ def _fetched(pin: Pin, found: Found) -> Found:
         if not found.whole:
             sweep(pin)
             with _client() as client:
-                place = _download(found, client)
+                try:
+                    place = _download(found, client)
+                except OSError as error:
+                    raise _unwritable(pin.repository, error) from error
             # the pin is what was found now, not what "main" says later
             found = disk.look(dataclasses.replace(pin, revision=place.name))
             disk.lock(found)
@@ -306,15 +313,35 @@ def _asked_to_wait(response: Any) -> float:
     return max((float(found.group(1)) for found in (plain, left) if found), default=0.0)
 
 
+def _of_this_disk(error: BaseException) -> OSError | None:
+    """The error of this machine's own disk that is behind a failure, or None."""
+    for one in _chain(error):
+        if isinstance(one, OSError) and (
+            one.errno in FULL or (one.errno in RIGHTS and one.filename is not None)
+        ):
+            return one
+    return None
+
+
+def _unwritable(what: str, error: OSError) -> PublishedError:
+    mend = "Free some space" if error.errno in FULL else "See who may write there"
+    return PublishedError(
+        f"{what} cannot be stored in {disk.hub_cache()} ({_words(error)}). {mend}, or name a "
+        f"folder on another disk in HF_HUB_CACHE. {AGAIN} then; finished files are kept."
+    )
+
+
 def _tried(call: Callable[[], T], what: str, endpoint: str) -> T:
     """What `call` returns; a hub that is busy or broken is asked again, later each time.
 
-    Raises PublishedError: refused, or still nothing after the last try.
+    Raises PublishedError: refused, or still nothing after the last try, or this disk is at fault.
     """
     for number in range(1, TRIES + 1):
         try:
             return call()
         except Exception as error:  # requests and httpx, under the client, have no error in common
+            if local := _of_this_disk(error):
+                raise _unwritable(what, local) from error
             response, said = _answer(error), _words(error)
             status = None if response is None else response.status_code
             if status in REFUSED:

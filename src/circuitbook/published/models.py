@@ -45,14 +45,16 @@ def config_of(published: Mapping[str, Any], names: set[str]) -> Config:
             ("normalization_type", ("LN", None)),
             ("shortformer_pos", (False, None)),
             ("final_rms", (False, None)),
+            ("eps", (Config.eps, None)),
+            ("ln_eps", (Config.eps, None)),
         )
         if published.get(name) not in usual
     ]
     if other:
         raise PublishedError(
-            f"this is not one of the series' models: {', '.join(other)}. They have LayerNorm and "
-            "positions in the stream; `attn-only-2l-demo`, with shortformer positions, is another "
-            "model than `attn-only-2l`."
+            f"this is not one of the series' models: {', '.join(other)}. They have LayerNorm with "
+            f"eps {Config.eps:g} and positions in the stream; `attn-only-2l-demo`, with "
+            "shortformer positions, is another model than `attn-only-2l`."
         )
     sizes = ("n_layers", "d_model", "n_heads", "d_head", "d_mlp", "n_ctx", "d_vocab")
     other = [f"{k}={published[k]!r}" for k in sizes if not isinstance(published.get(k, 0), int)]
@@ -171,6 +173,4 @@ def load(role: str, *, dtype: torch.dtype = torch.float32, center: bool = True) 
     Its config says norm "layernorm_pre". `center` also centres W_U over the vocabulary, which
     changes no probability. All folding runs in float64. Raises as `raw`.
     """
-    model = fold.fold_layer_norm(raw(role, dtype))
-    model = fold.fold_value_biases(fold.center_writing_weights(model))
-    return fold.center_unembed(model) if center else model
+    return fold.process(raw(role, dtype), center=center)
