@@ -301,7 +301,7 @@ def _marked(c: dict) -> dict:
 PUBLISHED = (
     "What follows was measured on the series' own models: LayerNorm, positions in the stream, "
     "biases,\na larger vocabulary. The text was written for the course's models. Where it states a "
-    "size, or\nsays that there is no norm, it speaks of those."
+    "size, tells\nwhat a head or a neuron does, or says that there is no norm, it speaks of those."
 )
 RANDOM = (
     "These are stand-in files with random weights. Identities must hold; nothing else is expected "
