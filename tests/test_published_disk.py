@@ -18,7 +18,7 @@ import test_published_hub as toy
 from test_published_hub import FILES, FIRST, OPEN, PIN, SECOND, contents
 
 from circuitbook.published import __main__ as command
-from circuitbook.published import disk, fetch, status
+from circuitbook.published import disk, fetch, patience, status
 from circuitbook.published.fetch import PublishedError
 from circuitbook.published.pins import ALL, TEXT
 
@@ -70,7 +70,7 @@ def failing(error):
     (PermissionError(errno.EACCES, "Permission denied", "/a/b"), "denied.*who may write there"),
 ])  # fmt: skip
 def test_a_fault_of_this_disk_is_no_fault_of_the_hub(hub, place, monkeypatch, error, words):
-    monkeypatch.setattr(fetch.time, "sleep", lambda _: pytest.fail("it was tried again"))
+    monkeypatch.setattr(patience.time, "sleep", lambda _: pytest.fail("it was tried again"))
     hidden = RuntimeError("the client hides it")
     hidden.__cause__ = error
     for raised in (error, hidden):
@@ -235,7 +235,7 @@ def test_the_note_of_checked_files_is_made_again(hub, place, entry):
 
 def test_what_will_be_fetched_is_said_before_the_first_byte(hub, place, monkeypatch):
     said = []
-    monkeypatch.setattr(fetch, "_say", lambda text: said.append((text, hub.asked(""))))
+    monkeypatch.setattr(fetch, "say", lambda text: said.append((text, hub.asked(""))))
     fetch.folder(PIN)
     (told,) = [(text, asked) for text, asked in said if text.startswith("Fetching")]
     assert told == (f"Fetching toy: 0.5 MB from them/Toy@1111111 into {place}", [])

@@ -16,7 +16,7 @@ from stand_in_hub import CLIENT, StandInHub, git_hash
 
 from circuitbook import paths
 from circuitbook.published import __main__ as command
-from circuitbook.published import disk, fetch
+from circuitbook.published import disk, fetch, patience
 from circuitbook.published.fetch import HubAway, PublishedError
 from circuitbook.published.pins import Pin
 
@@ -51,7 +51,7 @@ def place(hub, project, tmp_path, monkeypatch):
     for name, value in (("HF_HUB_OFFLINE", False), ("DOWNLOAD_CHUNK_SIZE", 10_000),
                         ("HF_HUB_DOWNLOAD_TIMEOUT", 1), ("HF_HUB_ETAG_TIMEOUT", 1)):  # fmt: skip
         monkeypatch.setattr(constants, name, value)
-    monkeypatch.setattr(fetch, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(patience, "FIRST_WAIT", 0.01)
     return tmp_path / "hub"
 
 
@@ -214,7 +214,7 @@ def test_a_full_disk_is_said_before_the_download(hub, place, monkeypatch):
 
 def test_429_is_asked_again_as_late_as_the_hub_wants(hub, place, monkeypatch, capsys):
     waits = []
-    monkeypatch.setattr(fetch.time, "sleep", waits.append)
+    monkeypatch.setattr(patience.time, "sleep", waits.append)
     hub.fault("config.json", "HEAD", status=429, headers={"Retry-After": "7"})
     hub.fault("config.json", "HEAD", status=429, headers={"RateLimit": '"resolvers";r=0;t=9'})
     assert contents(fetch.folder(PIN)) == FILES
@@ -230,14 +230,14 @@ def test_429_at_the_file_itself(hub, place):
 
 def test_waits_grow_and_end(hub, place, monkeypatch):
     waits = []
-    monkeypatch.setattr(fetch, "FIRST_WAIT", 1.0)
-    monkeypatch.setattr(fetch.time, "sleep", waits.append)
+    monkeypatch.setattr(patience, "FIRST_WAIT", 1.0)
+    monkeypatch.setattr(patience.time, "sleep", waits.append)
     hub.fault("config.json", "HEAD", times=99, status=429)
     with pytest.raises(PublishedError, match=r"too many requests \(429\).*again later"):
         fetch.folder(PIN)
-    assert len(waits) == fetch.TRIES - 1
+    assert len(waits) == patience.TRIES - 1
     assert all(2**k <= wait <= 1.5 * 2**k for k, wait in enumerate(waits))
-    assert len(hub.requests) == fetch.TRIES
+    assert len(hub.requests) == patience.TRIES
 
 
 def test_a_wait_of_an_hour_is_left_to_the_reader(hub, place):

@@ -27,8 +27,8 @@ MACHINERY = frozenset(
     f"{PACKAGE}.{name}"
     for name in ("paths", "results", "codehash", "compare", "measure", "claims", "plots", "display",
                  "marks", "gallery", "check", "checks", "doctor", "published.disk",
-                 "published.fetch", "published.pins", "published.provenance",
-                 "published.status")
+                 "published.fetch", "published.patience", "published.pins",
+                 "published.provenance", "published.status")
 ) | {PACKAGE}  # fmt: skip
 
 

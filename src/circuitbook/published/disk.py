@@ -69,7 +69,9 @@ def _json(path: Path) -> dict[str, Any]:
             raise ValueError("not a JSON object")
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise PublishedError(f"{path} cannot be read ({error}). See who may read it.") from None
+    except ValueError as error:
         raise PublishedError(f"{path} is damaged ({error}). Delete it and start again.") from None
     return found
 
@@ -78,7 +80,7 @@ def _json(path: Path) -> dict[str, Any]:
 def turn(name: str) -> Iterator[bool]:
     """One process at a time for what is called `name`; gives True if another one had to end first.
 
-    On a disk that cannot be written there is nothing to guard.
+    On a disk that cannot be written, or that knows no locks, nothing can be guarded.
     """
     place = paths.CACHE / "published" / f".{name}.lock"
     try:
@@ -94,6 +96,8 @@ def turn(name: str) -> Iterator[bool]:
         except BlockingIOError:
             fcntl.flock(handle, fcntl.LOCK_EX)
             waited = True
+        except OSError:
+            waited = False
         yield waited
 
 

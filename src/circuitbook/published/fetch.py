@@ -11,47 +11,23 @@ compared with its size and hash before it is used, as far as they are known.
 from __future__ import annotations
 
 import dataclasses
-import errno
 import fcntl
 import os
-import random
-import re
 import shutil
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from circuitbook import paths, results
 from circuitbook.published import disk
 from circuitbook.published.disk import Found, PublishedError
+from circuitbook.published.patience import AGAIN, HubAway, say, tried, unwritable
 from circuitbook.published.pins import Pin
 
 __all__ = ["HubAway", "PublishedError", "commit", "folder", "sha256"]
 
-T = TypeVar("T")
-TRIES = 5
-FIRST_WAIT = 0.5  # seconds; doubled at every try, and up to half of it more by chance
-LONGEST_WAIT = 300.0
-AGAIN = "Run `make published` again"
-REFUSED = {
-    401: "asks who you are: it shows a missing repository and a private one alike. Check the "
-    "name; remove a saved token that has run out (HF_TOKEN, or `hf auth logout`)",
-    403: "refuses access. Open the repository's page once and accept its terms, or use another "
-    "token",
-    404: "does not have it. It was moved or withdrawn; see whether this course has a newer version",
-}
-
-FULL = {errno.ENOSPC, errno.EDQUOT}
-RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}  # of a file; a firewall says them of a connection
-
 _whole: dict[tuple, tuple[Path, dict]] = {}
-
-
-class HubAway(PublishedError):
-    """The hub cannot or must not be asked: no other file can be had either."""
 
 
 def folder(pin: Pin) -> Path:
@@ -123,10 +99,6 @@ def _refuse(found: Found) -> None:
         )
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def _fetched(pin: Pin, found: Found) -> Found:
     """Download what `found` lacks; one process at a time."""
     _refuse(found)
@@ -137,11 +109,13 @@ def _fetched(pin: Pin, found: Found) -> Found:
             sweep(pin)
             with _client() as client:
                 try:
-                    place = _download(found, client)
+                    place, compared = _download(found, client)
                 except OSError as error:
-                    raise _unwritable(pin.repository, error) from error
+                    raise unwritable(pin.repository, error) from error
             # the pin is what was found now, not what "main" says later
             found = disk.look(dataclasses.replace(pin, revision=place.name))
+            rest = tuple(name for name in found.unverified if name not in compared)
+            found = dataclasses.replace(found, unverified=rest)
             disk.lock(found)
     if not found.whole:
         raise PublishedError(f"{_wanting(found)}, although it was fetched. {AGAIN}.")
@@ -167,7 +141,7 @@ def sweep(pin: Pin) -> None:
                 part.unlink()
         except OSError:  # it is being written, or gone, or this disk cannot be written
             continue
-        _say(f"  {size / 1e6:,.1f} MB that a killed download left were deleted")
+        say(f"  {size / 1e6:,.1f} MB that a killed download left were deleted")
 
 
 # ---- the download --------------------------------------------------------------------------------
@@ -192,11 +166,25 @@ def _client() -> Iterator[Any]:
 
 
 def _endpoint(client: Any) -> str:
-    return (os.environ.get("HF_ENDPOINT") or client.constants.ENDPOINT).rstrip("/")
+    """The hub's address: HF_ENDPOINT, or the client's own.
+
+    Raises HubAway: HF_ENDPOINT is no address; the client takes an empty one for one, too.
+    """
+    told = os.environ.get("HF_ENDPOINT", client.constants.ENDPOINT).strip().rstrip("/")
+    if not told.startswith(("http://", "https://")):
+        raise HubAway(
+            f"HF_ENDPOINT is {told!r}, and that is no address of a hub: give one that begins with "
+            "https://, or unset it."
+        )
+    return told
 
 
-def _download(found: Found, client: Any) -> Path:
-    """Fetch what is missing or damaged; returns the folder of the commit."""
+def _download(found: Found, client: Any) -> tuple[Path, set[str]]:
+    """Fetch what is missing or damaged.
+
+    Returns the folder of the commit, and the files that were compared with the hub's own hash: on
+    a disk without links nothing else will tell.
+    """
     pin, endpoint = found.pin, _endpoint(client)
     names = [*found.missing, *found.damaged]
     revision, told = pin.revision or "main", {}
@@ -204,20 +192,25 @@ def _download(found: Found, client: Any) -> Path:
         url = client.hf_hub_url(
             pin.repository, name, repo_type=pin.kind, revision=revision, endpoint=endpoint
         )
-        told[name] = _tried(
+        told[name] = tried(
             lambda url=url: client.get_hf_file_metadata(
                 url, timeout=client.constants.HF_HUB_ETAG_TIMEOUT
             ),
             f"{pin.repository}@{revision[:7]}/{name}", endpoint,
         )  # fmt: skip
-        revision = pin.revision or told[name].commit_hash or revision
+        if not told[name].commit_hash or not told[name].etag:
+            raise HubAway(
+                f"{endpoint} answers, but not as a hub does. Is there a login page or a proxy on "
+                f"the way? Open any page in a browser, then {AGAIN[0].lower()}{AGAIN[1:]}."
+            )
+        revision = pin.revision or told[name].commit_hash
     place = disk.snapshot(pin, revision)
     names = [n for n in told if n in found.damaged or not (place / n).is_file()]
     for name in names:
         _same_as_pinned(pin, name, told[name].etag or "")
     total = sum(told[name].size or 0 for name in names)
     _room(total)
-    _say(
+    say(
         f"Fetching {pin.name}: {total / 1e6:,.1f} MB from {pin.repository}@{revision[:7]} "
         f"into {disk.hub_cache()}"
     )
@@ -225,7 +218,7 @@ def _download(found: Found, client: Any) -> Path:
         for last in (False, True):
             if (place / name).is_symlink() or (place / name).exists():
                 disk.remove(place / name)  # the client would give a damaged file as it is
-            _tried(
+            tried(
                 lambda name=name: client.hf_hub_download(
                     pin.repository, name, repo_type=pin.kind, revision=revision,
                     cache_dir=disk.hub_cache(), endpoint=endpoint,
@@ -241,8 +234,8 @@ def _download(found: Found, client: Any) -> Path:
                     f"{pin.repository}@{revision[:7]}/{name} came damaged twice: {why}. It was "
                     f"deleted. {AGAIN} later, or by another network."
                 )
-            _say(f"  {name} came damaged ({why}); fetching it once more")
-    return place
+            say(f"  {name} came damaged ({why}); fetching it once more")
+    return place, {name for name in names if disk.kind_of(told[name].etag or "")}
 
 
 def _same_as_pinned(pin: Pin, name: str, etag: str) -> None:
@@ -278,93 +271,3 @@ def _room(total: int) -> None:
             f"The download needs {total / 1e6:,.0f} MB and {place} has {free / 1e6:,.0f} MB free. "
             "Free some space, or name a folder on another disk in HF_HUB_CACHE."
         )
-
-
-# ---- a hub that is busy, slow or away ------------------------------------------------------------
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and its causes; the client hides a first failure behind a general one."""
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        seen = seen.__cause__
-
-
-def _answer(error: BaseException) -> Any:
-    """The hub's response that an error is about, or None when there was none."""
-    found = (getattr(one, "response", None) for one in _chain(error))
-    return next((r for r in found if hasattr(r, "status_code")), None)
-
-
-def _words(error: BaseException) -> str:
-    """The root cause in one short line."""
-    root = list(_chain(error))[-1]
-    lines = [line.strip() for line in str(root).splitlines() if line.strip()]
-    return f"{type(root).__name__}: {lines[0]}"[:200] if lines else type(root).__name__
-
-
-def _asked_to_wait(response: Any) -> float:
-    """Seconds that the hub asks to wait, 0 where it says nothing: Retry-After, or RateLimit's t."""
-    if response is None:
-        return 0.0
-    plain = re.fullmatch(r"\s*(\d+)\s*", response.headers.get("Retry-After") or "")
-    left = re.search(r"\br=0;\s*t=(\d+)", response.headers.get("RateLimit") or "")
-    return max((float(found.group(1)) for found in (plain, left) if found), default=0.0)
-
-
-def _of_this_disk(error: BaseException) -> OSError | None:
-    """The error of this machine's own disk that is behind a failure, or None."""
-    for one in _chain(error):
-        if isinstance(one, OSError) and (
-            one.errno in FULL or (one.errno in RIGHTS and one.filename is not None)
-        ):
-            return one
-    return None
-
-
-def _unwritable(what: str, error: OSError) -> PublishedError:
-    mend = "Free some space" if error.errno in FULL else "See who may write there"
-    return PublishedError(
-        f"{what} cannot be stored in {disk.hub_cache()} ({_words(error)}). {mend}, or name a "
-        f"folder on another disk in HF_HUB_CACHE. {AGAIN} then; finished files are kept."
-    )
-
-
-def _tried(call: Callable[[], T], what: str, endpoint: str) -> T:
-    """What `call` returns; a hub that is busy or broken is asked again, later each time.
-
-    Raises PublishedError: refused, or still nothing after the last try, or this disk is at fault.
-    """
-    for number in range(1, TRIES + 1):
-        try:
-            return call()
-        except Exception as error:  # requests and httpx, under the client, have no error in common
-            if local := _of_this_disk(error):
-                raise _unwritable(what, local) from error
-            response, said = _answer(error), _words(error)
-            status = None if response is None else response.status_code
-            if status in REFUSED:
-                raise PublishedError(f"{what}: the hub {REFUSED[status]} ({status}).") from error
-            wait = FIRST_WAIT * 2 ** (number - 1) * (1 + random.random() / 2)
-            wait = max(wait, _asked_to_wait(response))
-            if number == TRIES or wait > LONGEST_WAIT:
-                kind = HubAway if status is None else PublishedError
-                raise kind(_gone(what, endpoint, status, said, wait)) from error
-            _say(f"  {what}: {said}; again in {wait:.0f} s (try {number + 1} of {TRIES})")
-            time.sleep(wait)
-    raise AssertionError("unreachable")
-
-
-def _gone(what: str, endpoint: str, status: int | None, said: str, wait: float) -> str:
-    """One line: what failed and what to do."""
-    if status == 429:
-        later = f"in {wait / 60:.0f} minutes" if wait > LONGEST_WAIT else "later"
-        return f"{what}: the hub has had too many requests (429). {AGAIN} {later}."
-    if status is not None:
-        return f"{what}: the hub answers {status} ({said}). {AGAIN} later; finished files are kept."
-    return (
-        f"The hub ({endpoint}) cannot be reached or breaks off ({said}). {AGAIN} with a network; "
-        "finished files are kept. Without one: copy a hub cache from a machine that has it and "
-        "name it in HF_HUB_CACHE."
-    )

@@ -1,0 +1,202 @@
+"""How long a hub is waited for, which failures are said at once, and what a download leaves."""
+
+import huggingface_hub
+import pytest
+import test_published_hub as toy
+from huggingface_hub import constants
+from huggingface_hub.utils import get_session
+from test_published_hub import FILES, FIRST, OPEN, PIN, SECOND, contents
+
+from circuitbook.published import fetch, patience
+from circuitbook.published.fetch import HubAway, PublishedError
+
+hub, place = toy.hub, toy.place  # the fixtures
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """The seconds that were waited for, by us and by the client; nobody really waits."""
+    found = []
+    monkeypatch.setattr(patience.time, "sleep", found.append)
+    return found
+
+
+@pytest.fixture
+def new_session():
+    """The client makes a new session here and afterwards: it reads the proxies at its start."""
+    huggingface_hub.close_session()
+    yield
+    huggingface_hub.close_session()
+
+
+class Answer:
+    """What is read of a response."""
+
+    status_code = 429
+
+    def __init__(self, **headers):
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+@pytest.mark.parametrize("answer, seconds", [
+    (None, 0), (Answer(), 0), (Answer(Retry_After="7"), 7), (Answer(Retry_After=" 12 "), 12),
+    (Answer(Retry_After="7 Oct"), 0), (Answer(Retry_After="Wed, 21 Oct 2026 07:28:00 GMT"), 0),
+    (Answer(RateLimit='"api";r=0;t=9'), 9), (Answer(RateLimit='"api";r=5;t=9'), 0),
+    (Answer(Retry_After="7", RateLimit='"api";r=0;t=9'), 9),
+    (Answer(Retry_After="11", RateLimit='"api";r=0;t=9'), 11),
+])  # fmt: skip
+def test_how_long_a_hub_asks_to_wait(answer, seconds):
+    assert patience._asked_to_wait(answer) == seconds
+
+
+def test_five_minutes_are_waited_and_no_more(hub, place, waits):
+    hub.fault("config.json", "HEAD", status=429, headers={"Retry-After": "300"})
+    hub.fault("config.json", "HEAD", status=429, headers={"Retry-After": "301"})
+    with pytest.raises(PublishedError, match="again in 5 minutes"):
+        fetch.folder(PIN)
+    assert waits == [300]
+
+
+def test_a_hub_that_asks_for_less_than_we_would_wait_gets_more_time(hub, place, monkeypatch, waits):
+    monkeypatch.setattr(patience, "FIRST_WAIT", 0.5)
+    hub.fault("config.json", "HEAD", times=4, status=429, headers={"Retry-After": "1"})
+    fetch.folder(PIN)
+    assert waits[0] >= 1 and 2 <= waits[2] <= 3 and 4 <= waits[3] <= 6
+
+
+@pytest.mark.parametrize("part, method", [("store/them/Toy", "GET"), ("resolve/", "HEAD")])
+def test_the_client_does_not_sleep_for_an_hour_by_itself(hub, place, waits, part, method):
+    if method == "HEAD":  # the limit comes when our own questions have been answered
+        real, asked = hub.note, []
+
+        def note(*request):
+            asked.append(request[0])
+            if len(asked) == 3:
+                hub.fault(part, method, status=429, headers={"Retry-After": "3600"})
+            return real(*request)
+
+        hub.note = note
+    else:
+        hub.fault(part, method, status=429, headers={"Retry-After": "3600"})
+    with pytest.raises(PublishedError, match="429.*again in 60 minutes") as error:
+        fetch.folder(PIN)
+    assert waits == [] and not isinstance(error.value, HubAway)
+    assert contents(fetch.folder(PIN)) == FILES  # the next run goes on
+
+
+def test_a_session_is_watched_once(hub, place):
+    fetch.folder(PIN)
+    fetch.folder(OPEN)
+    assert get_session().event_hooks["response"].count(patience._no_long_sleep) == 1
+
+
+# ---- what asking again would not mend ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name, value, words", [
+    ("HF_ENDPOINT", "", "HF_ENDPOINT is '', .*https://, or unset it"),
+    ("HF_ENDPOINT", "mirror.example", "HF_ENDPOINT is 'mirror.example'.*https://, or unset it"),
+    ("HF_TOKEN", "hf_ü", "setting of this machine.*HF_TOKEN"),
+    ("ALL_PROXY", "socks5://127.0.0.1:9", "setting of this machine.*ALL_PROXY"),
+])  # fmt: skip
+def test_a_setting_that_keeps_the_client_from_asking(
+    hub, place, new_session, monkeypatch, waits, name, value, words
+):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(HubAway, match=words) as error:
+        fetch.folder(PIN)
+    assert len(str(error.value).splitlines()) == 1
+    assert waits == [] and hub.requests == []
+
+
+def test_a_client_that_began_offline(hub, place, new_session, monkeypatch, waits):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)  # though the variable is unset by now
+    with pytest.raises(HubAway, match="HF_HUB_OFFLINE.*a notebook must be started again"):
+        fetch.folder(PIN)
+    assert waits == [] and hub.requests == []
+
+
+def test_a_proxy_that_wants_a_password(hub, place, waits):
+    hub.fault("config.json", "HEAD", status=407)
+    with pytest.raises(PublishedError, match=r"name and a password.*HTTPS_PROXY\) \(407\)"):
+        fetch.folder(PIN)
+    assert waits == [] and len(hub.requests) == 1
+
+
+@pytest.mark.parametrize("headers", [{}, {"ETag": '"a"'}, {"X-Repo-Commit": FIRST}])
+def test_a_login_page_is_no_hub(hub, place, waits, capsys, headers):
+    hub.fault("config.json", "HEAD", status=200, headers=headers)
+    with pytest.raises(HubAway, match="answers, but not as a hub.*login page.*browser"):
+        fetch.folder(PIN)
+    assert waits == [] and len(hub.requests) == 1
+    assert "Fetching" not in capsys.readouterr().err
+
+
+# ---- what the download does and leaves -----------------------------------------------------------
+
+
+def test_a_repository_that_moves_between_two_questions(hub, place):
+    """The commit that the first file names is the one that all others are asked of."""
+    real = hub.note
+
+    def note(method, path, wanted):
+        found = real(method, path, wanted)
+        if method == "HEAD" and "resolve-cache" in path:  # the first file has been asked about
+            commits = hub.repositories["model", "them/Open"]
+            newest = {SECOND: commits[SECOND], FIRST: commits[FIRST]}
+            hub.repositories["model", "them/Open"] = newest
+        return found
+
+    hub.note = note
+    assert contents(fetch.folder(OPEN)) == FILES and fetch.commit(OPEN) == FIRST
+    heads = [path for method, path, _ in hub.requests if method == "HEAD"]
+    large = [path for path in heads if path.endswith("model_final.pth")]
+    assert large[0] == f"/them/Open/resolve/{FIRST}/model_final.pth"
+
+
+@pytest.mark.parametrize("missing, taken", [(63, False), (65, True)])
+def test_a_little_room_is_left_on_the_disk(hub, place, monkeypatch, missing, taken):
+    class Disk:
+        free = sum(map(len, FILES.values())) + (missing << 20)
+
+    monkeypatch.setattr(fetch.shutil, "disk_usage", lambda _: Disk)
+    if taken:
+        assert contents(fetch.folder(PIN)) == FILES
+    else:
+        with pytest.raises(PublishedError, match="needs 1 MB"):
+            fetch.folder(PIN)
+
+
+def test_only_what_is_still_to_come_is_announced(hub, place, monkeypatch, capsys):
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    huggingface_hub.hf_hub_download(
+        "them/Open", "model_final.pth", cache_dir=place, endpoint=hub.url
+    )
+    fetch.folder(OPEN)
+    assert "Fetching open: 0.0 MB from" in capsys.readouterr().err
+
+
+def test_a_file_that_vanishes_after_it_came(hub, place, monkeypatch):
+    real = fetch._download
+
+    def download(*given):
+        there, compared = real(*given)
+        (there / "config.json").unlink()
+        return there, compared
+
+    monkeypatch.setattr(fetch, "_download", download)
+    with pytest.raises(PublishedError, match="config.json of them/Toy.* although it was fetched"):
+        fetch.folder(PIN)
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("status", [0, 404])
+def test_the_clients_own_switch_is_put_back(hub, place, monkeypatch, before, status):
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", before)
+    if status:
+        hub.fault("config.json", "HEAD", status=status)
+        with pytest.raises(PublishedError):
+            fetch.folder(PIN)
+    else:
+        fetch.folder(PIN)
+    assert constants.HF_HUB_DISABLE_XET is before
