@@ -176,6 +176,22 @@ def test_changed_weights_make_it_stale(project):
         results.note_weights("attn-only-2l", "dd")
 
 
+def test_published_weights_carry_their_own_commit_and_are_not_stale(project, monkeypatch):
+    monkeypatch.setenv("MODELS", "published")
+    monkeypatch.setenv("HF_HUB_CACHE", str(project / "nothing_here"))
+    key = f"owner/name@{'0123456789' * 4}"
+    results.note_weights(key, "aa")
+    assert run().made_with["weights"] == {key: "aa"}  # no manifest knows it
+    assert run().source == built_path(CHAPTER) and len(calls) == 1
+    manifest = project / "weights" / "MANIFEST.json"
+    manifest.parent.mkdir()
+    manifest.write_text(json.dumps({"gelu-1l": {"sha256": "bb"}}))
+    assert results.stale_weights({"weights": {key: "aa", "gelu-1l": "bb"}}) == ""
+    # Weights of the course beside them are still compared.
+    for both in ({key: "aa", "gelu-1l": "cc"}, {"gelu-1l": "cc", key: "aa"}):
+        assert results.stale_weights({"weights": both}) == "the weights of gelu-1l changed"
+
+
 def test_two_claims_with_one_id_are_refused():
     c = claim("toy.a", "Yes.", label="identity", holds=atleast(1, 0))
     with pytest.raises(ValueError, match=r"toy\.a"):

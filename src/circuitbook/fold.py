@@ -1,9 +1,9 @@
 """Weight processing: other weights, the same function. Each step says when that is true.
 
 Every function returns a new model and leaves the old one as it was. What has been done stands in
-`model.processing`, a frozenset of names of this file. All arithmetic runs in float64 and is cast
-back. The results equal TransformerLens' processed weights; where TransformerLens would skip a step
-with a warning, or change the function, the step here refuses and says why.
+`model.processing`, a frozenset of names of this file. Each step computes in float64 and casts its
+result back. The results equal TransformerLens' processed weights; where TransformerLens would skip
+a step with a warning, or change the function, the step here refuses and says why.
 """
 
 from __future__ import annotations

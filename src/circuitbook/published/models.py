@@ -171,6 +171,6 @@ def load(role: str, *, dtype: torch.dtype = torch.float32, center: bool = True) 
     """A published model, LayerNorm folded, writing weights centred, value biases moved to b_O.
 
     Its config says norm "layernorm_pre". `center` also centres W_U over the vocabulary, which
-    changes no probability. All folding runs in float64. Raises as `raw`.
+    changes no probability. Each step runs in float64. Raises as `raw`.
     """
     return fold.process(raw(role, dtype), center=center)

@@ -123,11 +123,11 @@ def _verdict(entry: Entry, judged: list[Field]) -> tuple[str, str]:
     off = [f for f in judged if f.ok is False]
     good = [f for f in judged if f.ok]
     if off:
-        worst = off[0]
-        name = f"{field_name(worst.path)} " if worst.path else ""
-        if worst.gap == float("inf"):
+        first = off[0]
+        name = f"{field_name(first.path)} " if first.path else ""
+        if first.gap == float("inf"):
             return "off", f"DIFFERS: {name}has another shape or another word"
-        return "off", f"DIFFERS: {name}by {worst.gap:.3g}, allowed {worst.allowed:.3g}"
+        return "off", f"DIFFERS: {name}by {first.gap:.3g}, allowed {first.allowed:.3g}"
     if not good:
         return "shown", "shown; no tolerance is stated"
     if all(f.allowed == 0 for f in good) and len(good) == len(judged):
