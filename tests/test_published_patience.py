@@ -1,5 +1,8 @@
 """How long a hub is waited for, which failures are said at once, and what a download leaves."""
 
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
 import huggingface_hub
 import pytest
 import test_published_hub as toy
@@ -121,6 +124,29 @@ def test_a_proxy_that_wants_a_password(hub, place, waits):
     with pytest.raises(PublishedError, match=r"name and a password.*HTTPS_PROXY\) \(407\)"):
         fetch.folder(PIN)
     assert waits == [] and len(hub.requests) == 1
+
+
+class Gate(BaseHTTPRequestHandler):
+    """A proxy that lets nobody through without a password."""
+
+    def do_CONNECT(self):
+        self.send_response(407)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_proxy_that_wants_a_password_before_it_connects(place, new_session, monkeypatch, waits):
+    with ThreadingHTTPServer(("127.0.0.1", 0), Gate) as gate:
+        threading.Thread(target=gate.serve_forever, args=(0.05,), daemon=True).start()
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{gate.server_port}")
+        monkeypatch.setenv("HF_ENDPOINT", "https://hub.example")  # no name is looked up
+        with pytest.raises(PublishedError, match=r"name and a password.*HTTPS_PROXY\) \(407\)"):
+            fetch.folder(PIN)
+        gate.shutdown()
+    assert waits == []
 
 
 @pytest.mark.parametrize("headers", [{}, {"ETag": '"a"'}, {"X-Repo-Commit": FIRST}])

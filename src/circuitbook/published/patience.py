@@ -27,9 +27,9 @@ REFUSED = {
     "name; remove a saved token that has run out (HF_TOKEN, or `hf auth logout`)",
     403: "refuses access. Open the repository's page once and accept its terms, or use another "
     "token",
+    404: "does not have it. It was moved or withdrawn; see whether this course has a newer version",
     407: "is behind a proxy that wants a name and a password. Write them into the proxy's address "
     "(HTTPS_PROXY)",
-    404: "does not have it. It was moved or withdrawn; see whether this course has a newer version",
 }
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -69,6 +69,14 @@ def _answer(error: BaseException) -> Any:
     return next((r for r in found if hasattr(r, "status_code")), None)
 
 
+def _status(error: BaseException) -> int | None:
+    """The status of the answer that an error is about; a proxy's own refusal comes as words."""
+    if (response := _answer(error)) is not None:
+        return response.status_code
+    proxy = (str(one) for one in _chain(error) if type(one).__name__ == "ProxyError")
+    return 407 if any("407" in words for words in proxy) else None
+
+
 def _words(error: BaseException) -> str:
     """The root cause in one short line."""
     root = list(_chain(error))[-1]
@@ -104,7 +112,7 @@ def _watch() -> None:
 def _of_a_setting(error: BaseException) -> bool:
     """True where the client could not ask: no other try will do better."""
     return any(
-        isinstance(one, UnicodeError | ImportError) or type(one).__name__ in SETTINGS
+        isinstance(one, UnicodeEncodeError | ImportError) or type(one).__name__ in SETTINGS
         for one in _chain(error)
     )
 
@@ -145,12 +153,11 @@ def tried(call: Callable[[], T], what: str, endpoint: str) -> T:
                     f"({_words(error)}). See HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE and the "
                     "proxies (HTTPS_PROXY, ALL_PROXY); a notebook must be started again."
                 ) from error
-            response, said = _answer(error), _words(error)
-            status = None if response is None else response.status_code
+            said, status = _words(error), _status(error)
             if status in REFUSED:
                 raise PublishedError(f"{what}: the hub {REFUSED[status]} ({status}).") from error
             wait = FIRST_WAIT * 2 ** (number - 1) * (1 + random.random() / 2)
-            wait = max(wait, _asked_to_wait(response))
+            wait = max(wait, _asked_to_wait(_answer(error)))
             if number == TRIES or wait > LONGEST_WAIT:
                 kind = HubAway if status is None else PublishedError
                 raise kind(_gone(what, endpoint, status, said, wait)) from error
