@@ -67,7 +67,9 @@ def failing(error):
     (OSError(errno.ENOSPC, "No space left on device"), "No space left.*Free some space"),
     (OSError(errno.EDQUOT, "Disk quota exceeded"), "quota.*Free some space"),
     (OSError(errno.EROFS, "Read-only file system", "/a/b"), "Read-only.*who may write there"),
-    (PermissionError(errno.EACCES, "Permission denied", "/a/b"), "denied.*who may write there"),
+    (PermissionError(errno.EACCES, "Permission denied", "/a/b"), "/a/b cannot .*denied.*whose"),
+    (NotADirectoryError(errno.ENOTDIR, "Not a directory", "/a/b"), "/a/b cannot.*Not a directory"),
+    (OSError(errno.EIO, "Input/output error", "/a/b"), "/a/b cannot be used .*Input/output"),
 ])  # fmt: skip
 def test_a_fault_of_this_disk_is_no_fault_of_the_hub(hub, place, monkeypatch, error, words):
     monkeypatch.setattr(patience.time, "sleep", lambda _: pytest.fail("it was tried again"))
@@ -92,7 +94,7 @@ def test_a_damaged_file_that_may_not_be_deleted_is_one_line(hub, place, monkeypa
     (fetch.folder(PIN) / "config.json").resolve().write_bytes(b'{"a": 3}')
     denied = PermissionError(errno.EACCES, "Permission denied", "config.json")
     monkeypatch.setattr(disk, "remove", failing(denied))
-    with pytest.raises(PublishedError, match="them/Toy cannot be stored in .*denied"):
+    with pytest.raises(PublishedError, match="them/Toy: config.json cannot be used .*denied"):
         fetch.folder(PIN)
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from stand_in_hub import tiny_texts
 
 from circuitbook import corpus, fold, results, spine, tokenizer, zoo
-from circuitbook.published import disk, fetch, models, pins, text, tokens
+from circuitbook.published import disk, fetch, models, pins, provenance, text, tokens
 from circuitbook.published.fetch import PublishedError
 from circuitbook.published.pins import ALL, MODELS, TEXT, TOKENIZER
 
@@ -248,19 +248,19 @@ def test_every_repository_of_a_stand_in_says_so_itself(cache, name):
 
 
 def test_other_files_in_the_cache_are_another_identity(cache, tmp_path, monkeypatch):
-    before = disk.identity(ALL.values())
-    assert before == disk.identity(ALL.values())
+    before = provenance.of_files(ALL.values())
+    assert before == provenance.of_files(ALL.values())
     monkeypatch.setattr(stand_in, "model_state", lambda cfg, seed: {"x": torch.tensor(seed)})
     few = {name: ALL[name] for name in ("gelu-1l", "attn-only-1l")}
     monkeypatch.setattr(pins, "ALL", few)  # what is written below
     two = list(few.values())
-    before = disk.identity(two)
+    before = provenance.of_files(two)
     stand_in.write(tmp_path / "other", "small", tiny_texts())
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "other" / "hub"))
-    other = disk.identity(two)
+    other = provenance.of_files(two)
     monkeypatch.setattr(stand_in, "model_state", lambda cfg, seed: {"x": torch.tensor(seed + 1)})
     stand_in.write(tmp_path / "other", "small", tiny_texts())  # over the first one
-    assert len({before, other, disk.identity(two)}) == 3
+    assert len({before, other, provenance.of_files(two)}) == 3
 
 
 def test_a_real_hub_cache_is_never_written_into(tmp_path, monkeypatch):

@@ -48,8 +48,31 @@ def test_the_only_snapshot_of_a_copied_cache_is_found(place, monkeypatch):
 def test_of_two_snapshots_none_is_guessed(place, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     copied(place, FIRST, SECOND)
-    with pytest.raises(fetch.HubAway, match="is not in"):
+    with pytest.raises(fetch.HubAway, match=f"2 commits .{FIRST}, {SECOND}.*refs/main"):
         fetch.folder(OPEN)
+
+
+def test_the_variable_that_forbids_is_named(place, monkeypatch):
+    monkeypatch.setenv("TRANSFORMERS_OFFLINE", "1")
+    said = "TRANSFORMERS_OFFLINE forbids .* without TRANSFORMERS_OFFLINE"
+    with pytest.raises(fetch.HubAway, match=said) as error:
+        fetch.folder(PIN)
+    assert "HF_HUB_OFFLINE" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "shut"])
+def test_a_cache_that_cannot_be_read_is_one_line(place, monkeypatch, capsys, name):
+    if name == "shut":
+
+        def shut(self):
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+        monkeypatch.setattr(type(place), "is_file", shut)
+    else:
+        monkeypatch.setenv("HF_HUB_CACHE", str(place / name))
+    assert command.main(["status", "gpt2"]) == 1
+    said = capsys.readouterr().err
+    assert "cannot be read" in said and "HF_HUB_CACHE" in said and said.count("\n") == 1
 
 
 # ---- two writers ---------------------------------------------------------------------------------
@@ -217,7 +240,7 @@ def test_the_newer_name_of_the_cache_comes_first(place, monkeypatch):
 @pytest.mark.parametrize("value", ["1", "ON", "yes", "True", "0", "no", "", "2"])
 def test_offline_is_what_the_client_calls_offline(place, monkeypatch, name, value):
     monkeypatch.setenv(name, value)
-    assert disk.offline() == constants._is_true(value)
+    assert disk.offline() == (name if constants._is_true(value) else "")
 
 
 # ---- the command ---------------------------------------------------------------------------------

@@ -1,6 +1,9 @@
 """How long a hub is waited for, which failures are said at once, and what a download leaves."""
 
+import ssl
 import threading
+from datetime import datetime
+from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import huggingface_hub
@@ -44,6 +47,7 @@ class Answer:
 @pytest.mark.parametrize("answer, seconds", [
     (None, 0), (Answer(), 0), (Answer(Retry_After="7"), 7), (Answer(Retry_After=" 12 "), 12),
     (Answer(Retry_After="7 Oct"), 0), (Answer(Retry_After="Wed, 21 Oct 2026 07:28:00 GMT"), 0),
+    (Answer(Retry_After=format_datetime(datetime(2999, 1, 1))), pytest.approx(3e10, rel=0.1)),
     (Answer(RateLimit='"api";r=0;t=9'), 9), (Answer(RateLimit='"api";r=5;t=9'), 0),
     (Answer(Retry_After="7", RateLimit='"api";r=0;t=9'), 9),
     (Answer(Retry_After="11", RateLimit='"api";r=0;t=9'), 11),
@@ -87,10 +91,40 @@ def test_the_client_does_not_sleep_for_an_hour_by_itself(hub, place, waits, part
     assert contents(fetch.folder(PIN)) == FILES  # the next run goes on
 
 
-def test_a_session_is_watched_once(hub, place):
-    fetch.folder(PIN)
-    fetch.folder(OPEN)
-    assert get_session().event_hooks["response"].count(patience._no_long_sleep) == 1
+def test_a_long_wait_of_any_kind_is_said_in_minutes(hub, place, waits):
+    hub.fault("store/them/Toy", "GET", status=503, headers={"Retry-After": "3600"})
+    with pytest.raises(PublishedError, match="answers 503 .Busy: it wants.*again in 60 minutes"):
+        fetch.folder(PIN)
+    assert waits == []
+
+
+@pytest.mark.parametrize("status", [0, 404])
+def test_the_session_is_left_as_it_was(hub, place, status):
+    """Other code of a notebook uses the same one, and may wait as long as it likes."""
+    before = {name: list(hooks) for name, hooks in get_session().event_hooks.items()}
+    if status:
+        hub.fault("config.json", "HEAD", status=status)
+        with pytest.raises(PublishedError):
+            fetch.folder(PIN)
+    else:
+        fetch.folder(PIN)
+    after = {name: list(hooks) for name, hooks in get_session().event_hooks.items()}
+    assert after == before
+
+
+def test_a_fault_of_a_program_is_not_called_one_of_the_network(waits):
+    def wrong():
+        raise TypeError("a bug")
+
+    with pytest.raises(TypeError, match="a bug"):
+        patience.tried(wrong, "x", "y")
+    assert waits == []
+
+
+def test_causes_that_go_in_a_circle_end():
+    one, two = ValueError("one"), ValueError("two")
+    one.__cause__, two.__cause__ = two, one
+    assert list(patience._chain(one)) == [one, two]
 
 
 # ---- what asking again would not mend ------------------------------------------------------------
@@ -101,6 +135,8 @@ def test_a_session_is_watched_once(hub, place):
     ("HF_ENDPOINT", "mirror.example", "HF_ENDPOINT is 'mirror.example'.*https://, or unset it"),
     ("HF_TOKEN", "hf_ü", "setting of this machine.*HF_TOKEN"),
     ("ALL_PROXY", "socks5://127.0.0.1:9", "setting of this machine.*ALL_PROXY"),
+    ("ALL_PROXY", "socks://127.0.0.1:9", "setting of this machine.*ALL_PROXY"),
+    ("SSL_CERT_FILE", "/nowhere/ca.pem", "setting of this machine.*SSL_CERT_FILE"),
 ])  # fmt: skip
 def test_a_setting_that_keeps_the_client_from_asking(
     hub, place, new_session, monkeypatch, waits, name, value, words
@@ -117,6 +153,42 @@ def test_a_client_that_began_offline(hub, place, new_session, monkeypatch, waits
     with pytest.raises(HubAway, match="HF_HUB_OFFLINE.*a notebook must be started again"):
         fetch.folder(PIN)
     assert waits == [] and hub.requests == []
+
+
+def test_a_certificate_that_nobody_signed(place, waits):
+    def refused():
+        raise RuntimeError from ssl.SSLCertVerificationError("self-signed certificate in chain")
+
+    with pytest.raises(HubAway, match="setting.*self-signed.*SSL_CERT_FILE"):
+        patience.tried(refused, "x", "y")
+    assert waits == []
+
+
+def test_a_mirror_with_another_commit_is_refused_before_the_download(hub, place, waits):
+    hub.fault("config.json", "HEAD", status=200, headers={"ETag": '"a"', "X-Repo-Commit": SECOND})
+    with pytest.raises(HubAway, match="222222222222 of them/Toy where 111111111111.*HF_ENDPOINT"):
+        fetch.folder(PIN)
+    assert waits == [] and len(hub.requests) == 1
+
+
+class Gone(Exception):
+    """An error about an answer 404."""
+
+    response = Answer()
+    response.status_code = 404
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_missing_file_at_a_hub_of_ones_own_makes_one_ask_for_the_hub(place, monkeypatch, told):
+    def gone():
+        raise Gone
+
+    if not told:
+        monkeypatch.delenv("HF_ENDPOINT")
+    with pytest.raises(PublishedError, match="x: .*withdrawn.*404") as error:
+        patience.tried(gone, "x", "https://hub.example")
+    hint = "HF_ENDPOINT names, https://hub.example: is it right?"
+    assert (hint in str(error.value)) == told == ("HF_ENDPOINT" in str(error.value))
 
 
 def test_a_proxy_that_wants_a_password(hub, place, waits):

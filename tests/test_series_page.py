@@ -1,13 +1,16 @@
 """The page: every published number has a row, and a planted error turns the row and the status."""
 
 import ast
+import itertools
 import json
 import re
 
 import pytest
 import series_toys as toys
 
-from circuitbook import results
+from circuitbook import paths, results
+from circuitbook import series as package
+from circuitbook.series import __main__ as command_line
 from circuitbook.series import heads, markdown, page, show, webpage
 from circuitbook.series.modelrows import SUBJECTS
 from circuitbook.series.reference import entries
@@ -36,6 +39,15 @@ def head(id, built=None):
     """The first line of an entry on the page."""
     built = built or page.build()
     return next(x for s in built.sections for x in s.lines if x.id == id)
+
+
+def parts(id, built=None):
+    """Name of a part → its line, of one entry."""
+    for section in (built or page.build()).sections:
+        lines = iter(section.lines)
+        if any(line.id == id for line in lines):  # goes on behind the entry's own line
+            return {x.label: x for x in itertools.takewhile(lambda x: x.depth, lines)}
+    raise LookupError(id)
 
 
 # ---- every number has its place ------------------------------------------------------------------
@@ -83,12 +95,13 @@ def test_all_is_well_when_all_is_as_published(filled, capsys):
     assert head("part7.aunt_sally.tokens").verdict == "another model: not judged"
     assert head("part7.neuron.847").verdict == head("gallery.ioi").published == "needs the hub"
     lines = [x for s in page.build().sections for x in s.lines]
-    assert {x.state for x in lines if x.id} == {"ok", "other", "hub"}
+    assert {x.state for x in lines if x.id} == {"ok", "shown", "other", "hub"}
     state = ""
     for line in lines:
         state = line.state if line.id else state
         marked = bool(not line.id and line.verdict)
-        assert not marked or state == "ok", f"{line.label} of another model bears a mark"
+        may = state == "ok" or (state, line.verdict) == ("shown", "same")
+        assert may or not marked, f"{line.label} of another model bears a mark"
 
 
 # ---- planted errors ------------------------------------------------------------------------------
@@ -107,7 +120,8 @@ def longer(value):
         ("part7.icl_by_hand", lambda v: v | {"score": 0.5}, 1, "DIFFERS: score by 1"),
         ("part7.toy_one_dim", lambda v: v | {"out": v["in"]}, 1, "DIFFERS: output by 0.4"),
         ("part7.sae_by_hand", lambda v: v | {"f": [0.4]}, 1, "has another shape"),
-        ("part7.sae_by_hand", lambda v: {}, 1, "has another shape"),
+        ("part7.sae_by_hand", lambda v: {}, 1, "DIFFERS: direction d is missing"),
+        ("part7.gelu.at_1", lambda v: float("nan"), 1, "DIFFERS: is no number"),
         ("part7.toy.S0.7", lambda v: v | {"represented": 3}, 0, "DIFFERS: represented by 1"),
         ("part7.toy.S0.9", lambda v: v | {"loss": 0.03}, 0, "DIFFERS: loss by 0.0083"),
         ("part7.toy.S0.9.echo", lambda v: v | {"leak_after_bias": [0, 0.18]}, 0, "by 0.14"),
@@ -138,7 +152,7 @@ def test_a_planted_error_turns_its_row(filled, capsys, id, edit, code, words):
         ("part7.aunt_sally.attn-only-1l.p_sally", lambda v: 0.3, "DIFFERS: by 0.006"),
         ("part7.aunt_sally.attn-only-2l.head", lambda v: ["1.5", 0.4], "another word"),
         ("part7.neuron.847", lambda v: v | {"writes": v["writes"][1:]}, "DIFFERS: raises has"),
-        ("part7.icl.gpt2", lambda v: v | {"score": 0.5}, "DIFFERS: score by 0.953"),
+        ("part7.icl.gelu-2l", lambda v: v | {"score": 0.5}, "DIFFERS: score by 1.52"),
     ],
 )
 def test_published_weights_are_judged_when_they_are_there(filled, id, edit, words):
@@ -148,6 +162,52 @@ def test_published_weights_are_judged_when_they_are_there(filled, id, edit, word
     assert good.verdict.startswith("published weights: ") and good.state == "ok"
     toys.change(filled, id, edit, "published")
     assert words in head(id).verdict and head(id).state == "off"
+
+
+def test_equal_settings_are_no_agreement_and_other_settings_differ(filled, capsys):
+    found = head("part7.sae40")
+    assert (found.state, found.verdict) == (
+        "shown", "same settings; no tolerance is stated for what came out"
+    )  # fmt: skip
+    assert head("part7.toy40").verdict == "agrees where judged", "its loss is judged"
+    assert "35 agree; 1 shown, not judged;" in toys.status(capsys)[1]
+    marks = {name: line.verdict for name, line in parts("part7.toy40").items()}
+    assert marks["features"] == marks["dimensions"] == "same"
+    assert marks["represented"] == marks["loss"] == "agrees"
+    toys.change(filled, "part7.sae40", lambda v: v | {"batch": 1024})
+    assert head("part7.sae40").state == "off"
+    assert parts("part7.sae40")["batch"].verdict == "differs"
+
+
+def test_what_the_run_came_to_is_an_outcome_and_no_setting(filled):
+    def only(listed):
+        new = next(e for e in listed if e["id"] == "part7.toy40")
+        del new["tol"]
+
+    toys.change_reference(filled, only)
+    assert head("part7.toy40").verdict == "agrees where judged", "40 are represented in either"
+
+
+def test_a_row_says_what_cannot_be_told(filled):
+    for number, series in toys.values().items():
+        toys.write(filled, "published", number, series)
+    wide = {m for m in ("attn-only-1l", "attn-only-2l", "gelu-1l", "gelu-2l", "gpt2")
+            if head(f"part7.icl.{m}").state == "shown"}  # fmt: skip
+    assert wide == {"attn-only-1l", "gelu-1l", "gpt2"}
+    found = head("part7.icl.gpt2")
+    assert found.verdict == "published weights: too wide to tell: zero would agree as well"
+    shown = parts("part7.icl.gpt2")
+    assert {line.verdict for line in shown.values()} == {""}
+    assert shown["± (read as one standard error)"].series == "0.225"
+    toys.change(filled, "part7.icl.gpt2", lambda v: v | {"score": 0.5}, "published")
+    assert "DIFFERS: score by 0.953" in head("part7.icl.gpt2").verdict
+
+
+def test_what_was_given_is_not_said_to_be_computed(filled):
+    erratum = next(s for s in page.build().sections if "erratum" in s.title)
+    said = dict(erratum.notes)
+    assert said["the example's input: given, not computed"] == ["X, row by row", "Y, row by row"]
+    assert said["computed by this page"] == ["eigenvalues of XY", "eigenvalues of YX"]
 
 
 def test_a_wrong_norm_in_a_claim_is_seen(filled):
@@ -287,11 +347,25 @@ def test_terms_and_counts_say_what_the_chapters_say(committed):
     assert re.fullmatch(r"\d of 8", heads.count_copying(shelf.chapter("02"))["one_layer"])
 
 
-def test_commands_are_set_as_code_and_the_columns_say_what_they_hold(committed):
+def test_commands_are_set_as_code_and_the_columns_say_what_they_hold(committed, monkeypatch):
     made = page.build()
     html, plain = webpage.text(made), markdown.text(made)
     for command in ("make published", "make compare"):
         assert f"<code>{command}</code>" in html and f"`{command}`" in plain
     assert "`" not in html.partition("<body>")[2]
+    monkeypatch.setenv("RECOMPUTE", "1")  # as `make published` runs it
+    own = command_line.files()["html"].relative_to(paths.ROOT).as_posix()
+    assert f"<code>{own}</code>" in html and f"`{own}`" in plain
+    assert head("heads.attn-only-2l.phase", made).published == (
+        "snapshots of the training: not fetched by this course"
+    )
     # Counts and examples by hand need no model: no column may call them a model's.
     assert "Ours, no download" in COLUMNS and "course models" not in " ".join(COLUMNS)
+
+
+def test_the_package_lists_its_modules_and_the_page_its_states():
+    folder = toys.HERE / "src" / "circuitbook" / "series"
+    files = {p.stem for p in folder.glob("*.py") if not p.stem.startswith("_")}
+    listed = re.findall(r"^\| (\w+) ", package.__doc__, re.M)
+    assert sorted(listed) == sorted(files | {"module"})
+    assert set(re.findall(r'"(\w+)"', page.__doc__)) == set(page.STATES)

@@ -6,7 +6,7 @@ import pytest
 
 from circuitbook.series import show
 from circuitbook.series.reference import Entry
-from circuitbook.series.verdict import allowed, compare, gap, tolerance_words
+from circuitbook.series.verdict import WIDE, allowed, compare, gap, tolerance_words, unlike
 
 
 def entry(kind, value, tol=None):
@@ -75,11 +75,27 @@ def test_settings_of_a_run_are_structure_and_counts_that_come_out_are_not():
 
 
 def test_a_mean_is_judged_by_two_errors_of_the_difference():
-    theirs = {"score": -0.682, "plus_minus": 0.3, "loss_50": 5.5}
-    near = {"score": -0.682 + 0.99, "plus_minus": 0.4, "loss_50": 3.0}  # 2 · √(0.3² + 0.4²) = 1
+    theirs = {"score": -1.682, "plus_minus": 0.3, "loss_50": 5.5}
+    near = {"score": -1.682 + 0.99, "plus_minus": 0.4, "loss_50": 3.0}  # 2 · √(0.3² + 0.4²) = 1
     assert states("statistic", theirs, near) == {"score": True, "plus_minus": None, "loss_50": None}
-    assert states("statistic", theirs, near | {"score": -0.682 - 1.01})["score"] is False
-    assert states("statistic", theirs, {"score": -0.682})["score"] is None  # no error, no verdict
+    assert states("statistic", theirs, near | {"score": -1.682 - 1.01})["score"] is False
+    assert states("statistic", theirs, {"score": -1.682})["score"] is None  # no error, no verdict
+
+
+@pytest.mark.parametrize(
+    "published, ours, ok, why",
+    [
+        (-0.682, -0.682, None, WIDE),  # 2 · √(0.3² + 0.4²) = 1 reaches from the score over zero
+        (-1.0, -0.5, None, WIDE),  # the border: zero itself would agree
+        (-1.01, -0.5, True, ""),
+        (0.682, 0.0, None, WIDE),
+        (-0.682, 0.4, False, ""),  # so wide an error can still not explain this
+    ],
+)
+def test_a_score_that_zero_would_agree_with_never_agrees(published, ours, ok, why):
+    theirs = {"score": published, "plus_minus": 0.3}
+    found = compare(entry("statistic", theirs), {"score": ours, "plus_minus": 0.4}, judged=True)
+    assert (found[0].ok, found[0].why) == (ok, why)
 
 
 def test_what_one_side_lacks():
@@ -110,6 +126,46 @@ def test_the_gap_is_the_largest_difference():
 
 
 @pytest.mark.parametrize(
+    "theirs, ours, words",
+    [
+        (1.5, math.nan, "is no number"),
+        (1.5, math.inf, "is no number"),
+        (1.5, None, "is no number"),
+        (1.5, "1.5", "is no number"),
+        (1.5, [1.5], "has another shape"),
+        ([1.5, 2], [1.5, math.nan], "holds what is no number"),
+        ([[1], [2]], [[1], [math.nan]], "holds what is no number"),
+        ([1, 2], [1], "has another shape"),
+        ([1, 2], 1, "has another shape"),
+        (["a", 1], [1, "a"], "has another shape"),
+        ("a", "b", "has another word"),
+        ([["a", 1], ["b", 2]], [["a", 9], ["c", 2]], "has another word"),
+    ],
+)
+def test_where_no_gap_can_be_told_the_page_says_what_is_there(theirs, ours, words):
+    assert unlike(theirs, ours) == words
+    found = compare(entry("readout", {"a": theirs}, 0.5), {"a": ours}, judged=True)
+    assert (found[0].ok, found[0].why) == (False, words)
+
+
+@pytest.mark.parametrize(
+    "theirs, ours, words",
+    [
+        ({"a": 1, "b": 2}, {"b": 2}, "is missing"),
+        ({"a": {"c": 1}, "b": 2}, {"b": 2}, "is missing"),
+        ({"a": {"c": 1}, "b": 2}, {"a": 1, "b": 2}, "has another shape"),
+        ({"a": 1, "b": 2}, {"a": {"c": 1}, "b": 2}, "has another shape"),
+        ({"a": 1}, 1, "has another shape"),
+        (1, {"a": 1}, "has another shape"),
+        (1, {}, "is missing"),
+    ],
+)
+def test_a_part_that_is_missing_is_no_part_of_another_shape(theirs, ours, words):
+    found = compare(entry("readout", theirs, 0.5), ours, judged=True)
+    assert (found[0].ok, found[0].why) == (False, words)
+
+
+@pytest.mark.parametrize(
     "kind, tol, words",
     [
         ("exact", None, "equal"),
@@ -119,7 +175,7 @@ def test_the_gap_is_the_largest_difference():
         ("stochastic", {"loss_rel": 0.05, "gap_abs": 3}, "loss ±\u00a05 %, gaps ±\u00a03°"),
         ("stochastic", {"abs": 0.05}, "±\u00a00.05"),
         ("external", None, "none stated"),
-        ("statistic", None, "score within two standard errors"),
+        ("statistic", None, "score within two standard errors of the difference"),
     ],
 )
 def test_a_tolerance_is_said_in_words(kind, tol, words):

@@ -316,6 +316,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--small", action="store_true")
     args = parser.parse_args(arguments)
     write(args.folder, "small" if args.small else "full")
+    print(f"Next: HF_HUB_CACHE={args.folder}/hub HF_HUB_OFFLINE=1 make published")
     return 0
 
 

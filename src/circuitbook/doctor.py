@@ -247,8 +247,10 @@ def published() -> tuple[list[dict[str, Any]], list[dict]]:
     for row in rows:
         for file, why in row["damaged"].items():
             what = f"{file} of {row['where']} is not the {'written' if made else 'pinned'} file"
-            run = disk.STAND_IN_AGAIN if made else "make published"
-            steps.append(step(f"{what} ({why})", run, broken=wanted and (made or disk.offline())))
+            stuck, run = made or bool(disk.offline()), "make published"
+            run = f"unset {disk.offline()}, then {run}" if disk.offline() else run
+            run = disk.STAND_IN_AGAIN if made else run
+            steps.append(step(f"{what} ({why})", run, broken=wanted and stuck))
         if row["fault"]:
             run = "name another file in CIRCUITBOOK_TEXT, or unset it"
             steps.append(step(row["fault"].split(". ")[0], run, broken=wanted))
@@ -283,16 +285,16 @@ def training_seconds() -> list[tuple[str, float]]:
 
 def times() -> list[dict[str, Any]]:
     """What took how long: the chapters, here or where the evidence was made, and the training."""
-    rows, elsewhere = [], "where the evidence was made"
+    elsewhere, known = "where the evidence was made", {}
     for place, path in (
-        ("on this machine", times_path()),
         (elsewhere, times_path(accepted=True)),
+        ("on this machine", times_path()),  # what was timed here comes first
     ):
         if path.is_file():
             chapters = json.loads(path.read_text(encoding="utf-8"))["chapters"]
-            rows += [{"what": f"chapter {c}", "seconds": s, "where": place}
-                     for c, s in sorted(chapters.items())]  # fmt: skip
-            break
+            known |= {chapter: (seconds, place) for chapter, seconds in chapters.items()}
+    rows = [{"what": f"chapter {chapter}", "seconds": seconds, "where": place}
+            for chapter, (seconds, place) in sorted(known.items())]  # fmt: skip
     return rows + [{"what": f"training {role} (make weights)", "seconds": s, "where": elsewhere}
                    for role, s in training_seconds()]  # fmt: skip
 

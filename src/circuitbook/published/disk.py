@@ -23,7 +23,7 @@ import hashlib
 import json
 import os
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -55,10 +55,11 @@ def settings() -> tuple[str | None, ...]:
     return tuple(map(os.environ.get, (*names, "CIRCUITBOOK_CACHE", "CIRCUITBOOK_ROOT")))
 
 
-def offline() -> bool:
-    """True when the environment forbids to ask the hub, as the client reads it."""
-    value = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
-    return value.upper() in {"1", "ON", "YES", "TRUE"}
+def offline() -> str:
+    """The variable that forbids to ask the hub, as the client reads it; "" when none does."""
+    names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    name = next((name for name in names if os.environ.get(name)), "")
+    return name if os.environ.get(name, "").upper() in {"1", "ON", "YES", "TRUE"} else ""
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -351,8 +352,20 @@ class Found:
 
 
 def look(pin: Pin) -> Found:
-    """What the disk holds of a pin; every file's bytes were compared with their hash once."""
-    pin = pinned(pin)
+    """What the disk holds of a pin; every file's bytes were compared with their hash once.
+
+    Raises PublishedError: the cache, or a note, cannot be read.
+    """
+    try:
+        return _look(pinned(pin))
+    except OSError as error:
+        raise PublishedError(
+            f"{hub_cache()} cannot be read ({error}). See whose it is, or name another folder in "
+            "HF_HUB_CACHE."
+        ) from error
+
+
+def _look(pin: Pin) -> Found:
     commit = _commit(pin)
     if commit is None:
         return Found(pin, None, None, pin.files, {})
@@ -374,16 +387,6 @@ def checked(found: Found) -> str:
     doubt = [n for n in found.pin.files if not files.get(n, {}).get("verified", True)]
     doubt = [n for n in doubt if expected(plain, found.place / n, n) is None]
     return "unchanged" if doubt else "verified"
-
-
-def identity(pins: Iterable[Pin]) -> str:
-    """A hash that changes when other files of these pins lie on this disk."""
-    parts = []
-    for found in map(look, pins):
-        there = [name for name in found.pin.files if name not in found.missing]
-        own = [hashes(found.place / name)["sha256"] for name in there] if found.place else []
-        parts.append([found.where, *own])
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def remove(path: Path) -> None:

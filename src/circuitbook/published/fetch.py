@@ -76,6 +76,12 @@ def _wanting(found: Found) -> str:
     if found.damaged:
         name, why = next(iter(found.damaged.items()))
         return f"{found.place / name if found.place else name} is not the pinned file: {why}"
+    base = disk.repository_folder(found.pin)
+    if found.commit is None and (there := sorted(p.name for p in base.glob("snapshots/*"))):
+        return (
+            f"{base} holds {len(there)} commits ({', '.join(there)}) and no note of the one that "
+            "is meant (write it into refs/main there)"
+        )
     more = f" and {len(found.missing) - 1} more" if len(found.missing) > 1 else ""
     return f"{found.missing[0]}{more} of {found.where} is not in {disk.hub_cache()}"
 
@@ -94,8 +100,8 @@ def _refuse(found: Found) -> None:
         )
     if disk.offline():
         raise HubAway(
-            f"{_wanting(found)}, and HF_HUB_OFFLINE forbids to ask the hub. Run `make published` "
-            "once without HF_HUB_OFFLINE, or copy that folder from a machine that has it."
+            f"{_wanting(found)}, and {disk.offline()} forbids to ask the hub. Run `make published` "
+            f"once without {disk.offline()}, or copy that folder from a machine that has it."
         )
 
 
@@ -203,7 +209,13 @@ def _download(found: Found, client: Any) -> tuple[Path, set[str]]:
                 f"{endpoint} answers, but not as a hub does. Is there a login page or a proxy on "
                 f"the way? Open any page in a browser, then {AGAIN[0].lower()}{AGAIN[1:]}."
             )
-        revision = pin.revision or told[name].commit_hash
+        if pin.revision not in (None, told[name].commit_hash):
+            raise HubAway(
+                f"{endpoint} answers with commit {told[name].commit_hash[:12]} of {pin.repository} "
+                f"where {pin.revision[:12]} was asked for: it is no faithful mirror. Unset "
+                "HF_ENDPOINT, or name another hub in it."
+            )
+        revision = told[name].commit_hash
     place = disk.snapshot(pin, revision)
     names = [n for n in told if n in found.damaged or not (place / n).is_file()]
     for name in names:

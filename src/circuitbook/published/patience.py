@@ -7,11 +7,16 @@ of this machine that keeps the client from asking. Each is said at once, in one 
 from __future__ import annotations
 
 import errno
+import os
 import random
 import re
+import ssl
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 from circuitbook.published import disk
@@ -33,21 +38,21 @@ REFUSED = {
 }
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
+FAULTS = (TypeError, AttributeError, NameError, MemoryError)  # of a program: not to be hidden
 # What the client raises before it has asked anybody; its libraries have no error in common.
 SETTINGS = ("UnsupportedProtocol", "InvalidURL", "InvalidSchema", "MissingSchema",
             "OfflineModeIsEnabled", "LocalTokenNotFoundError")  # fmt: skip
-RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}  # of a file; a firewall says them of a connection
 
 
 class HubAway(PublishedError):
     """The hub cannot or must not be asked: no other file can be had either."""
 
 
-class _Busy(Exception):
+class Busy(Exception):
     """The hub wants a longer wait than the client should sleep through."""
 
     def __init__(self, response: Any) -> None:
-        super().__init__(f"{response.status_code}")
+        super().__init__("it wants to be left alone for a while")
         self.response = response
 
 
@@ -57,10 +62,11 @@ def say(text: str) -> None:
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """An error and its causes; the client hides a first failure behind a general one."""
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        seen = seen.__cause__
+    one, seen = error, set()
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        yield one
+        one = one.__cause__
 
 
 def _answer(error: BaseException) -> Any:
@@ -74,7 +80,7 @@ def _status(error: BaseException) -> int | None:
     if (response := _answer(error)) is not None:
         return response.status_code
     proxy = (str(one) for one in _chain(error) if type(one).__name__ == "ProxyError")
-    return 407 if any("407" in words for words in proxy) else None
+    return 407 if any(re.match(r"407\b", words) for words in proxy) else None
 
 
 def _words(error: BaseException) -> str:
@@ -88,50 +94,87 @@ def _asked_to_wait(response: Any) -> float:
     """Seconds that the hub asks to wait, 0 where it says nothing: Retry-After, or RateLimit's t."""
     if response is None:
         return 0.0
-    plain = re.fullmatch(r"\s*(\d+)\s*", response.headers.get("Retry-After") or "")
+    told = response.headers.get("Retry-After") or ""
+    plain = re.fullmatch(r"\s*(\d+)\s*", told)
     left = re.search(r"\br=0;\s*t=(\d+)", response.headers.get("RateLimit") or "")
-    return max((float(found.group(1)) for found in (plain, left) if found), default=0.0)
+    return max([_until(told), *(float(found.group(1)) for found in (plain, left) if found)])
+
+
+def _until(date: str) -> float:
+    """Seconds from now until a date of the web's form; 0 for a past one, and for other words."""
+    try:
+        then = parsedate_to_datetime(date)
+    except (TypeError, ValueError):
+        return 0.0
+    then = then if then.tzinfo else then.replace(tzinfo=UTC)
+    return max((then - datetime.now(UTC)).total_seconds(), 0.0)
 
 
 def _no_long_sleep(response: Any, *_: Any) -> None:
     """A hook of the client's session: its own patience has no end, that of `tried` has one."""
     if response.status_code >= 400 and _asked_to_wait(response) > LONGEST_WAIT:
-        raise _Busy(response)
+        raise Busy(response)
 
 
-def _watch() -> None:
-    """Put the hook into the session that the client uses now; it makes a new one now and then."""
+def _session(what: str) -> Any:
+    """The session that the client uses now. It reads the proxies and the certificates' file."""
     from huggingface_hub.utils import get_session
 
-    session = get_session()
+    try:
+        return get_session()
+    except Exception as error:
+        raise _setting(what, error) from error
+
+
+@contextmanager
+def _watched(session: Any) -> Iterator[None]:
+    """The hook in the client's session while we ask; other code of this process may use it, too."""
     hooks = getattr(session, "event_hooks", None)  # a client of before 1.0 does not sleep
-    if hooks is not None and _no_long_sleep not in hooks.get("response", []):
-        session.event_hooks = {**hooks, "response": [*hooks.get("response", []), _no_long_sleep]}
+    if hooks is None:
+        yield
+        return
+    session.event_hooks = {**hooks, "response": [*hooks.get("response", []), _no_long_sleep]}
+    try:
+        yield
+    finally:
+        session.event_hooks = hooks
 
 
 def _of_a_setting(error: BaseException) -> bool:
     """True where the client could not ask: no other try will do better."""
     return any(
-        isinstance(one, UnicodeEncodeError | ImportError) or type(one).__name__ in SETTINGS
+        isinstance(one, UnicodeEncodeError | ImportError | ssl.SSLCertVerificationError)
+        or type(one).__name__ in SETTINGS
         for one in _chain(error)
     )
 
 
+def _setting(what: str, error: BaseException) -> HubAway:
+    return HubAway(
+        f"{what}: a setting of this machine keeps the client from asking the hub "
+        f"({_words(error)}). See HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE, the proxies (HTTPS_PROXY, "
+        "ALL_PROXY) and the certificates (SSL_CERT_FILE); a notebook must be started again."
+    )
+
+
 def _of_this_disk(error: BaseException) -> OSError | None:
-    """The error of this machine's own disk that is behind a failure, or None."""
+    """The error of this machine's own disk that is behind a failure, or None.
+
+    An error of a file names it; a firewall says the same words of a connection, without a name.
+    """
     for one in _chain(error):
-        if isinstance(one, OSError) and (
-            one.errno in FULL or (one.errno in RIGHTS and one.filename is not None)
-        ):
+        if isinstance(one, OSError) and (one.errno in FULL or one.filename is not None):
             return one
     return None
 
 
 def unwritable(what: str, error: OSError) -> PublishedError:
-    mend = "Free some space" if error.errno in FULL else "See who may write there"
+    """One line about a file of this machine that cannot be used, or a disk that is full."""
+    mend = "Free some space" if error.errno in FULL else "See whose it is and who may write there"
+    place = error.filename or disk.hub_cache()
     return PublishedError(
-        f"{what} cannot be stored in {disk.hub_cache()} ({_words(error)}). {mend}, or name a "
-        f"folder on another disk in HF_HUB_CACHE. {AGAIN} then; finished files are kept."
+        f"{what}: {place} cannot be used ({_words(error)}). {mend}, or name a folder on another "
+        f"disk in HF_HUB_CACHE. {AGAIN} then; finished files are kept."
     )
 
 
@@ -141,21 +184,24 @@ def tried(call: Callable[[], T], what: str, endpoint: str) -> T:
     Raises PublishedError: refused, or still nothing after the last try, or this disk is at fault.
     """
     for number in range(1, TRIES + 1):
+        session = _session(what)
         try:
-            _watch()
-            return call()
+            with _watched(session):
+                return call()
+        except FAULTS:
+            raise
         except Exception as error:  # requests and httpx, under the client, have no error in common
             if local := _of_this_disk(error):
                 raise unwritable(what, local) from error
             if _of_a_setting(error):
-                raise HubAway(
-                    f"{what}: a setting of this machine keeps the client from asking the hub "
-                    f"({_words(error)}). See HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE and the "
-                    "proxies (HTTPS_PROXY, ALL_PROXY); a notebook must be started again."
-                ) from error
+                raise _setting(what, error) from error
             said, status = _words(error), _status(error)
             if status in REFUSED:
-                raise PublishedError(f"{what}: the hub {REFUSED[status]} ({status}).") from error
+                asked = f" The hub is the one that HF_ENDPOINT names, {endpoint}: is it right?"
+                raise PublishedError(
+                    f"{what}: the hub {REFUSED[status]} ({status})."
+                    + asked * bool(os.environ.get("HF_ENDPOINT"))
+                ) from error
             wait = FIRST_WAIT * 2 ** (number - 1) * (1 + random.random() / 2)
             wait = max(wait, _asked_to_wait(_answer(error)))
             if number == TRIES or wait > LONGEST_WAIT:
@@ -168,11 +214,11 @@ def tried(call: Callable[[], T], what: str, endpoint: str) -> T:
 
 def _gone(what: str, endpoint: str, status: int | None, said: str, wait: float) -> str:
     """One line: what failed and what to do."""
+    later = f"in {wait / 60:.0f} minutes" if wait > LONGEST_WAIT else "later"
     if status == 429:
-        later = f"in {wait / 60:.0f} minutes" if wait > LONGEST_WAIT else "later"
         return f"{what}: the hub has had too many requests (429). {AGAIN} {later}."
     if status is not None:
-        return f"{what}: the hub answers {status} ({said}). {AGAIN} later; finished files are kept."
+        return f"{what}: the hub answers {status} ({said}). {AGAIN} {later}; whole files are kept."
     return (
         f"The hub ({endpoint}) cannot be reached or breaks off ({said}). {AGAIN} with a network; "
         "finished files are kept. Without one: copy a hub cache from a machine that has it and "

@@ -4,10 +4,12 @@
 |-----------|-----------------------------------------------------------------------------|
 | reference | the published numbers: results/reference/series.json, read and checked      |
 | rows      | the subjects of the page, and a row for each number: where ours comes from  |
-| counted   | the rows about models, and what has to be taken out of a chapter's results  |
+| modelrows | the rows about trained models                                               |
+| heads     | what such a row takes out of a chapter's results                            |
 | shelf     | the saved results of one model set; says in words what is not there         |
 | verdict   | kinds and tolerances: whether two values agree                              |
 | show      | numbers, lists and words as a reader wants them                             |
+| words     | what the page says in its own words                                         |
 | page      | the page as plain data: sections, lines, notes, counts                      |
 | markdown  | the page for a hosting site                                                 |
 | webpage   | the page for a browser, in one file that loads nothing                      |

@@ -11,8 +11,8 @@ __all__ = ["SUBJECTS"]
 
 _ERROR = (
     "Read as a 95 % interval, plus_minus would mean half the spread between windows. Ours is one "
-    "standard error, clustered by document. Two of them are wide, so the verdict is a weak test: "
-    "look at the losses too."
+    "standard error, clustered by document. Two of them are wide, for some models wider than the "
+    "score itself, so the verdict is a weak test: look at the losses too."
 )
 _ORDER = "Heads in the order of their numbers. A number means nothing in another model."
 _NO_NEURON = "a neuron belongs to its model; chapter 07 reads neurons of the course's gelu-1l"
@@ -27,7 +27,9 @@ def _aunt(model: str) -> tuple[Row, ...]:
         "head": "last layer, the head that looks most at the name",
     }
     start = f"part7.aunt_sally.{model}"
-    return tuple(Row(f"{start}.{p}", f"{model}: {w}", "09") for p, w in words.items())
+    return tuple(
+        Row(f"{start}.{p}", f"{model}: {w}", "09", reads="tokens") for p, w in words.items()
+    )
 
 
 _ICL = Subject(
@@ -75,6 +77,7 @@ _AUNT = Subject(
             "tokens of the prompt",
             "09",
             remark="The course models have a tokenizer of their own.",
+            reads="tokens",
         ),
         *_aunt("attn-only-1l"),
         *_aunt("attn-only-2l"),
@@ -92,6 +95,7 @@ _ONE_LAYER = Subject(
             "02",
             take=heads.copying_scores,
             remark=_ORDER,
+            reads="nothing",
         ),
         Row(
             "heads.attn-only-1l.self_top1",
@@ -100,6 +104,7 @@ _ONE_LAYER = Subject(
             take=heads.own_on_top,
             remark="Course models: every token of the vocabulary. Published models: the tokens "
             "that the public source drew.",
+            reads="nothing",
         ),
         Row(
             "heads.attn-only-1l.prev_token",
@@ -107,12 +112,14 @@ _ONE_LAYER = Subject(
             "02",
             take=heads.previous_one_layer,
             remark=_ORDER,
+            reads="tokens",
         ),
         Row(
             "heads.attn-only-1l.bigrams",
             "direct path: likeliest next token",
             "01",
             none="chapter 01 judges the direct path as a whole table of pairs",
+            reads="tokens",
         ),
     ),
 )
@@ -128,6 +135,7 @@ _TWO_LAYERS = Subject(
             "06",
             take=heads.previous_first_layer,
             remark=_ORDER,
+            reads="tokens",
         ),
         Row(
             "heads.attn-only-2l.induction_L1",
@@ -136,8 +144,9 @@ _TWO_LAYERS = Subject(
             take=heads.prefix_matching,
             remark="Course models: the course's protocol, with jittered gaps. Published models: "
             "the public source's, one repeat without a gap.",
+            reads="tokens",
         ),
-        Row(
+        Row(  # read from weights, but of the head that repeats of the text's own words point at
             "heads.attn-only-2l.ov_1.6",
             "the induction head as a copier",
             "02",
@@ -148,6 +157,7 @@ _TWO_LAYERS = Subject(
             "repeats: right token on top",
             "06",
             none="chapter 06 reports the median rank and the paired loss at repeats",
+            reads="tokens",
         ),
         Row(
             "heads.attn-only-2l.virtual_qk_diag",
@@ -157,6 +167,7 @@ _TWO_LAYERS = Subject(
             remark="The share depends on how many words there are: both columns have as many, the "
             "published models those that the source drew. Compare the "
             "largest: a head's number means nothing in another model.",
+            reads="tokens",
         ),
         Row(
             "heads.attn-only-2l.k_composition",
@@ -164,12 +175,14 @@ _TWO_LAYERS = Subject(
             "05",
             take=heads.k_composition,
             remark="For random pairs of width 256, as ours, the baseline is 1/√256 = 0.0625.",
+            reads="nothing",
         ),
         Row(
             "heads.attn-only-2l.q_composition",
             "Q-composition of all pairs",
             "05",
             take=heads.q_composition,
+            reads="nothing",
         ),
         Row(
             "heads.attn-only-2l.phase",
@@ -177,7 +190,7 @@ _TWO_LAYERS = Subject(
             "06",
             "elsewhere",
             take=heads.phase,
-            hub="needs the hub (snapshots of the training)",
+            hub="snapshots of the training: not fetched by this course",
             remark="Ours is the head that is best in the end, at twelve of its snapshots.",
         ),
     ),
@@ -189,26 +202,49 @@ _GPT2 = Subject(
     "are; on the course's two miniature tasks the numbers are those of another model and another "
     "task, and stand in the chapter.",
     (
-        Row("heads.gpt2.induction", "induction heads: prefix matching", "11", none=_NO_SIZE),
-        Row("heads.gpt2.prev_token", "previous-token heads", "11", none=_NO_SIZE),
+        Row(
+            "heads.gpt2.induction",
+            "induction heads: prefix matching",
+            "11",
+            none=_NO_SIZE,
+            reads="tokens",
+        ),
+        Row("heads.gpt2.prev_token", "previous-token heads", "11", none=_NO_SIZE, reads="tokens"),
         Row(
             "gallery.ioi",
             "indirect object identification",
             "11",
             none=_OTHER_TASK,
-            remark="On published weights: our templates; a head is kept at all places, not only "
-            "at its own, so the gap is not theirs. The lists of heads are theirs.",
-            shown=("heads",),
+            remark="On published weights: our templates, on which all three numbers hang; a head "
+            "is kept at all places, not only at its own, so the gap is not theirs. The lists of "
+            "heads are theirs. Shown, not judged.",
+            shown=("heads", "logit_diff", "io_preferred", "faithfulness_gap"),
+            reads="tokens",
         ),
-        Row("gallery.ioi.self_repair", "self-repair (logit difference)", "11", none=_OTHER_TASK),
+        Row(
+            "gallery.ioi.self_repair",
+            "self-repair (logit difference)",
+            "11",
+            none=_OTHER_TASK,
+            remark="On published weights: our templates, and a logit difference hangs on them. "
+            "Shown, not judged.",
+            shown=(
+                "clean",
+                "three_name_movers_mean_ablated",
+                "direct_attribution_predicted_drop",
+            ),
+            reads="tokens",
+        ),
         Row(
             "gallery.greater_than",
             "greater-than",
             "11",
             none=_OTHER_TASK,
-            shown=("heads", "mlps"),
+            shown=("heads", "mlps", "prob_diff", "circuit_prob_diff"),
             remark="On published weights: our templates; whole nodes are cut, not edges, so the "
-            "circuit's number is near theirs in kind only. The lists are theirs.",
+            "circuit's number is near theirs in kind only. The lists are theirs. Shown, not "
+            "judged.",
+            reads="tokens",
         ),
     ),
 )

@@ -1,7 +1,8 @@
 """The page is a function of reference, rows and results: sections of lines, as plain data.
 
 Whoever prints it (markdown, webpage) decides nothing. States of a line: "ok", "off" (differs),
-"shown" (the same thing, but no tolerance is stated), "other" (another model), "hub" (needs the
+"shown" (nothing in it can be judged: no tolerance, one that is too wide, another task), "other"
+(another model), "random" (published models, but random weights or another text), "hub" (needs the
 published weights), "missing" (no results yet), "unknown" (a kind that nobody defined).
 """
 
@@ -16,7 +17,14 @@ from circuitbook.series.modelrows import SUBJECTS
 from circuitbook.series.reference import Entry, entries
 from circuitbook.series.rows import Row, Subject
 from circuitbook.series.shelf import Missing, NoResults, Shelf
-from circuitbook.series.verdict import Field, NoRule, compare, fields, tolerance_words
+from circuitbook.series.verdict import (
+    Field,
+    NoRule,
+    compare,
+    fields,
+    is_setting,
+    tolerance_words,
+)
 from circuitbook.series.words import NAMES
 
 __all__ = ["STATES", "Line", "Page", "Section", "Table", "build"]
@@ -24,7 +32,7 @@ __all__ = ["STATES", "Line", "Page", "Section", "Table", "build"]
 STATES = {
     "ok": "agree",
     "off": "differ",
-    "shown": "same thing, no tolerance stated",
+    "shown": "shown, not judged",
     "other": "another model, not judged",
     "random": "random weights or another text, not judged",
     "hub": "need the hub",
@@ -32,6 +40,7 @@ STATES = {
     "unknown": "of an unknown kind",
 }
 MUST = {"exact", "closed_form"}  # these rows have to pass on every machine
+NOTED = "shown, not judged (see the note)"
 
 
 @dataclass
@@ -97,19 +106,22 @@ def _ours(row: Row, shelf: Shelf) -> Any:
     return shelf.value(row.chapter, row.take or (lambda saved: saved.series(row.id)))
 
 
-def _published(row: Row, shelf: Shelf) -> Any:
-    """Our value on the published models: in the public protocol where the chapter has one.
+def _published(row: Row, shelf: Shelf) -> tuple[Any, str]:
+    """(our value on the published models, why it is not judged or "").
 
+    In the public protocol where the chapter has one, else by the chapter's own measure.
     Errors: Missing.
     """
     try:
-        return shelf.value(row.chapter, lambda saved: saved.series(row.id))
+        value = shelf.value(row.chapter, lambda saved: saved.series(row.id))
+        return value, shelf.chapter(row.chapter).unjudged(row.reads == "text")
     except NoResults:
         raise
     except Missing:
         if row.take is None:
             raise
-    return shelf.value(row.chapter, row.take)
+    value = shelf.value(row.chapter, row.take)
+    return value, shelf.chapter(row.chapter).unjudged(row.reads != "nothing")
 
 
 def _cell(theirs: Any, ours: Any, judged: bool) -> str:
@@ -125,11 +137,14 @@ def _verdict(entry: Entry, judged: list[Field]) -> tuple[str, str]:
     if off:
         first = off[0]
         name = f"{field_name(first.path)} " if first.path else ""
-        if first.gap == float("inf"):
-            return "off", f"DIFFERS: {name}has another shape or another word"
+        if first.why:
+            return "off", f"DIFFERS: {name}{first.why}"
         return "off", f"DIFFERS: {name}by {first.gap:.3g}, allowed {first.allowed:.3g}"
     if not good:
-        return "shown", "shown; no tolerance is stated"
+        return "shown", next((f.why for f in judged if f.why), "shown; no tolerance is stated")
+    came_out = any(f.theirs is not None and not is_setting(entry, f) for f in judged)
+    if came_out and all(is_setting(entry, f) for f in good):
+        return "shown", "same settings; no tolerance is stated for what came out"
     if all(f.allowed == 0 for f in good) and len(good) == len(judged):
         return "ok", "equal"
     if len(good) < len(judged):
@@ -142,7 +157,7 @@ class _Judged:
     """What one row came to, before it is laid out as lines."""
 
     fields: list[Field]  # beside the course models' values
-    published: dict[tuple[str, ...], Any]
+    published: dict[tuple[str, ...], Field]  # beside those on the published models
     words: str
     state: str
     course: str = ""  # said in place of a value
@@ -157,10 +172,10 @@ def _judge(entry: Entry, row: Row, course: Shelf, published: Shelf) -> _Judged:
         ours, said, why = None, "no results yet", str(error)
     except Missing as error:
         ours, said, why = None, str(error), str(error)
-    theirs, hub = None, "needs no model" if same else row.hub
+    theirs, random, hub = None, "", "needs no model" if same else row.hub
     if row.compared == "model":
         try:
-            theirs = _published(row, published)
+            theirs, random = _published(row, published)
             hub = ""
         except NoResults:
             pass
@@ -170,29 +185,34 @@ def _judge(entry: Entry, row: Row, course: Shelf, published: Shelf) -> _Judged:
         beside = [Field(path, value, None, None) for path, value in fields(entry.value)]
     else:
         beside = compare(entry, ours, judged=same)
-    shown = dict(fields(theirs)) if theirs is not None else {}
+    judged: list[Field] = []
     if same and ours is None:
         state, words = "missing", why
     elif same:
         state, words = _verdict(entry, beside)
-    elif theirs is not None and (why := published.chapter(row.chapter).unjudged):
-        state, words = "random", f"{why}: not judged"
+    elif theirs is not None and random:
+        state, words = "random", f"{random}: not judged"
+        judged = compare(entry, theirs, judged=False)
     elif theirs is not None:
         judged = [
-            replace(f, ok=None, allowed=None) if f.path and f.path[0] in row.shown else f
-            for f in compare(entry, theirs, judged=True)
-        ]
+            replace(f, ok=None, allowed=None, why=NOTED) if f.path[:1] and f.path[0] in row.shown
+            else f for f in compare(entry, theirs, judged=True)
+        ]  # fmt: skip
         state, words = _verdict(entry, judged)
         words = f"published weights: {words}"
     elif ours is not None:
         state, words = "other", "another model: not judged"
     else:
         state, words = "hub", "needs the hub" if row.compared == "model" else "not judged"
-    return _Judged(beside, shown, words, state, said, hub)
+    return _Judged(beside, {f.path: f for f in judged}, words, state, said, hub)
 
 
-def _mark(ok: bool | None) -> str:
-    return "" if ok is None else ("agrees" if ok else "differs")
+def _mark(entry: Entry, *fields: Field | None) -> str:
+    """The mark of a part's line: of the first of its fields that was judged."""
+    for f in fields:
+        if f is not None and f.ok is not None:
+            return "differs" if not f.ok else "same" if is_setting(entry, f) else "agrees"
+    return ""
 
 
 def _lay_out(entry: Entry, row: Row, judged: _Judged, section: Section) -> None:
@@ -206,20 +226,20 @@ def _lay_out(entry: Entry, row: Row, judged: _Judged, section: Section) -> None:
     section.lines.append(head)
     alone = len(judged.fields) == 1 and not judged.fields[0].path
     for f in judged.fields:
-        line = head if alone else Line(field_name(f.path), state=_mark(f.ok), depth=1)
+        there = judged.published.get(f.path)
+        mark = _mark(entry, f, there)
+        line = head if alone else Line(field_name(f.path), verdict=mark, state=mark, depth=1)
         if not alone:
             section.lines.append(line)
-            line.verdict = _mark(f.ok)
-        digits = f.ok is not None
         line.series = show.value(f.theirs)
         if f.ours is not None:
-            line.course = _cell(f.theirs, f.ours, digits)
-        if f.path in judged.published:
-            line.published = _cell(f.theirs, judged.published[f.path], True)
+            line.course = _cell(f.theirs, f.ours, f.ok is not None)
+        if there is not None:
+            line.published = _cell(f.theirs, there.ours, there.ok is not None)
         title = row.label if alone else f"{row.label}: {field_name(f.path)}"
         values = {
             "series or public": f.theirs,
-            "ours, published models": judged.published.get(f.path),
+            "ours, published models": there and there.ours,
             "ours, no download": f.ours,
         }
         for who, value in values.items():

@@ -3,6 +3,11 @@
 `compared` says what stands beside what. "same": the course computes the very same thing, on any
 machine. "model": a number read from a trained model; only the published weights can be judged.
 "elsewhere": a model or a run that the course cannot load; it is shown for orientation.
+
+`reads` says what a number hangs on beside the weights, for readers who measure on a text of their
+own. "text": the text, also by a choice of words or heads. "tokens": fixed prompts or drawn tokens,
+in what the chapter saved under the row's id; its own measure, `take`, reads the text. "nothing":
+the weights alone, in either.
 """
 
 from collections.abc import Callable
@@ -27,7 +32,8 @@ class Row:
     none: str = ""  # why the course models have no such number
     hub: str = "needs the hub"  # what the published column says as long as it is empty
     remark: str = ""
-    shown: tuple[str, ...] = ()  # fields of a published value that are shown and not judged
+    shown: tuple[str, ...] = ()  # published fields that are not judged; the remark says why
+    reads: str = "text"  # or "tokens", or "nothing"
 
 
 @dataclass(frozen=True)
@@ -67,9 +73,9 @@ def _erratum(what: str, label: str) -> Row:
     id = f"part7.frobenius.{what}"
     if what in square or what == "trace":
         return Row(id, label, "05", "same", take)
-    return Row(
-        id, label, "05", "same", here=lambda: hand_example(what), remark="computed by this page"
-    )
+    given = what in {"X", "Y"}
+    remark = "the example's input: given, not computed" if given else "computed by this page"
+    return Row(id, label, "05", "same", here=lambda: hand_example(what), remark=remark)
 
 
 def _params(model: str) -> tuple[Row, ...]:

@@ -37,11 +37,14 @@ class Saved:
         self.name: str = envelope["chapter"]
         self.data: dict = envelope["data"]
         self.claims: dict[str, dict] = {c["id"]: c for c in envelope["claims"]}
-        self.unjudged = ""  # why its numbers are shown and not judged
-        if results.random_weights(envelope["made_with"]):
-            self.unjudged = "stand-in files with random weights"
-        elif envelope["made_with"].get("local_text"):
-            self.unjudged = "measured on another text"
+        self._random = results.random_weights(envelope["made_with"])
+        self._other_text = bool(envelope["made_with"].get("local_text"))
+
+    def unjudged(self, text: bool) -> str:
+        """Why a number of it is shown and not judged, or "". text: whether it hangs on the text."""
+        if self._random:
+            return "stand-in files with random weights"
+        return "measured on another text" if text and self._other_text else ""
 
     def series(self, id: str) -> Any:
         """What the chapter saved under data["series"][id]."""

@@ -7,6 +7,7 @@
 | readout     | every number differs by at most tol, every word is equal                      |
 | external    | the same; without a stated tolerance it is only shown                         |
 | statistic   | `score` differs by at most two standard errors of the difference; others show |
+|             | (where zero would agree as well, agreement says nothing: not judged)          |
 | stochastic  | the structure is equal; loss, gaps and echoes are inside their tolerances     |
 
 A field is one named part of an entry (`loss`, `norms`), or the entry itself. Lists are compared
@@ -20,10 +21,17 @@ from typing import Any
 
 from circuitbook.series.reference import KINDS, Entry
 
-__all__ = ["Field", "NoRule", "allowed", "compare", "fields", "gap", "tolerance_words"]
+__all__ = [
+    "WIDE", "Field", "NoRule", "allowed", "compare", "fields", "gap", "is_setting",
+    "tolerance_words", "unlike",
+]  # fmt: skip
 
+# What goes into a training run. Equal settings are no success: they were copied.
+SETTINGS = {"features", "dims", "off", "latents", "l1", "steps", "batch"}
 # What a training outcome is made of; these are counts and settings, not luck of the start.
-STRUCTURE = {"represented", "features", "dims", "off", "latents", "l1", "steps", "batch"}
+STRUCTURE = SETTINGS | {"represented"}
+WIDE = "too wide to tell: zero would agree as well"
+NO_NUMBER = "is no number"
 _SLACK = 1e-12  # 0.667 - 0.6665 is 0.0005 and a few last bits
 
 
@@ -41,6 +49,7 @@ class Field:
     ok: bool | None
     gap: float = 0.0
     allowed: float | None = None
+    why: str = ""  # why it is not judged; or what differs, where the gap is no number
 
 
 def _number(value: Any) -> bool:
@@ -54,6 +63,27 @@ def gap(theirs: Any, ours: Any) -> float:
     if isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
         return max((gap(a, b) for a, b in zip(theirs, ours)), default=0.0)
     return 0.0 if type(theirs) is type(ours) and theirs == ours else math.inf
+
+
+def unlike(theirs: Any, ours: Any) -> str:
+    """What makes a gap infinite, in words, as far as the two values tell."""
+    if isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
+        inside = next(unlike(a, b) for a, b in zip(theirs, ours) if gap(a, b) == math.inf)
+        return "holds what is no number" if inside == NO_NUMBER else inside
+    if isinstance(theirs, str) and isinstance(ours, str):
+        return "has another word"
+    return NO_NUMBER if _number(theirs) and not isinstance(ours, list) else "has another shape"
+
+
+def _absent(path: tuple[str, ...], mine: Mapping[tuple[str, ...], Any]) -> str:
+    """A field that ours lacks: is something else there, a group for a value or the reverse?"""
+    there = any(path[: len(p)] == p or p[: len(path)] == path for p in mine)
+    return "has another shape" if there else "is missing"
+
+
+def is_setting(entry: Entry, field: Field) -> bool:
+    """Whether a field says what went into a training run, and not what came out."""
+    return entry.kind == "stochastic" and bool(field.path) and field.path[-1] in SETTINGS
 
 
 def fields(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -102,7 +132,8 @@ def allowed(entry: Entry, path: tuple[str, ...], theirs: Any, ours: Any = None) 
 def compare(entry: Entry, ours: Any, *, judged: bool) -> list[Field]:
     """Every field of the entry beside ours, then what only we have. Unjudged fields have ok None.
 
-    A field that ours lacks does not agree (judged), or is shown as empty.
+    A field that ours lacks does not agree (judged), or is shown as empty. A score that agrees with
+    an error as wide as itself is not judged; one that differs by more than that does differ.
     """
     mine = dict(fields(ours))
     out = []
@@ -111,8 +142,12 @@ def compare(entry: Entry, ours: Any, *, judged: bool) -> list[Field]:
         value = mine.pop(path, None)
         limit = allowed(entry, path, theirs, ours) if judged else None
         distance = gap(theirs, value) if have else math.inf
-        ok = None if limit is None else distance <= limit + _SLACK
-        out.append(Field(path, theirs, value, ok, distance, limit))
+        ok, why = None if limit is None else distance <= limit + _SLACK, ""
+        if ok is False and distance == math.inf:
+            why = unlike(theirs, value) if have else _absent(path, mine)
+        elif ok and entry.kind == "statistic" and gap(theirs, 0) <= limit + _SLACK:
+            ok, why = None, WIDE
+        out.append(Field(path, theirs, value, ok, distance, limit, why))
     return out + [Field(path, None, value, None) for path, value in mine.items()]
 
 
@@ -125,7 +160,7 @@ def tolerance_words(entry: Entry) -> str:
     if entry.kind == "exact" or entry.tol == 0:
         return "equal"
     if entry.kind == "statistic":
-        return "score within two standard errors"
+        return "score within two standard errors of the difference"
     if isinstance(entry.tol, Mapping):
         known = {"loss_rel": ("loss ", 100, " %"), "gap_abs": ("gaps ", 1, "°"), "abs": ("", 1, "")}
         words = []

@@ -15,9 +15,9 @@ INTRO = (
     "is judged.",
     "So the column “Ours, no download” holds two things. For the first group it is our value of "
     "the very same thing. For the second it is a number read from the course's models.",
-    "The series' models are downloaded from a hub: `make published` fetches them and runs every "
-    "chapter on them, and then these numbers are judged too. Until then their column says “needs "
-    "the hub”.",
+    "The series' models are downloaded from a hub: `make published` fetches them, runs every "
+    "chapter on them and writes a page of your own, `build/comparison.html`, where these numbers "
+    "are judged too. Until then their column says “needs the hub”.",
     "In a token, ␣ stands for a space. M is a million.",
     "The page is built from the saved results by `make compare`. Nobody edits it by hand.",
 )
@@ -26,10 +26,12 @@ KIND_WORDS = {
     "exact": "Must be equal.",
     "closed form": "Follows from algebra: equal to the printed digits.",
     "readout": "Read from fixed weights in one run: inside the stated tolerance.",
-    "statistic": "A mean over texts, with its standard error.",
+    "statistic": "A mean over texts, with its standard error: its score is inside two standard "
+    "errors of the difference. Where that is wider than the score itself, zero would agree as "
+    "well, and agreement is not counted.",
     "stochastic": "The outcome of a training run: its settings and what it represents must be "
     "equal, its loss inside the stated tolerance. Other fields have no stated tolerance; they are "
-    "shown, and bear no mark.",
+    "shown, and bear no mark. Equal settings alone are no agreement.",
     "external": "A public result about the same weights or the same paper, not from the series: "
     "compared loosely.",
 }
@@ -62,7 +64,8 @@ NAMES = {
     "loss_50": "loss at token 50", "loss_500": "loss at token 500", "max": "largest activation",
     "median_best_cos": "best cosine, median", "mlps": "MLPs", "norms": "lengths of directions",
     "off": "share of the time off", "one_layer": "one layer", "our_head": "our head",
-    "out": "output", "plus_minus": "± (one standard error)", "prob_diff": "probability difference",
+    "out": "output", "plus_minus": "± (read as one standard error)",
+    "prob_diff": "probability difference",
     "reads": "excited directly by", "s_inhibition": "S-inhibition",
     "self_top1": "share of tokens on top of their row",
     "self_top10": "share in the top 10 of their row", "true_on": "features on per input",
