@@ -35,6 +35,15 @@ def new_session():
     huggingface_hub.close_session()
 
 
+def fetch_or_be_refused(hub, status):
+    """A whole fetch of the toy (status 0), or one that ends at the first answer."""
+    if not status:
+        return fetch.folder(PIN)
+    hub.fault("config.json", "HEAD", status=status)
+    with pytest.raises(PublishedError):
+        fetch.folder(PIN)
+
+
 class Answer:
     """What is read of a response."""
 
@@ -102,12 +111,7 @@ def test_a_long_wait_of_any_kind_is_said_in_minutes(hub, place, waits):
 def test_the_session_is_left_as_it_was(hub, place, status):
     """Other code of a notebook uses the same one, and may wait as long as it likes."""
     before = {name: list(hooks) for name, hooks in get_session().event_hooks.items()}
-    if status:
-        hub.fault("config.json", "HEAD", status=status)
-        with pytest.raises(PublishedError):
-            fetch.folder(PIN)
-    else:
-        fetch.folder(PIN)
+    fetch_or_be_refused(hub, status)
     after = {name: list(hooks) for name, hooks in get_session().event_hooks.items()}
     assert after == before
 
@@ -291,10 +295,5 @@ def test_a_file_that_vanishes_after_it_came(hub, place, monkeypatch):
 @pytest.mark.parametrize("status", [0, 404])
 def test_the_clients_own_switch_is_put_back(hub, place, monkeypatch, before, status):
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", before)
-    if status:
-        hub.fault("config.json", "HEAD", status=status)
-        with pytest.raises(PublishedError):
-            fetch.folder(PIN)
-    else:
-        fetch.folder(PIN)
+    fetch_or_be_refused(hub, status)
     assert constants.HF_HUB_DISABLE_XET is before

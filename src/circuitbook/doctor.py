@@ -29,7 +29,7 @@ KEY_PACKAGES = (
     "nbclient", "matplotlib", "plotly", "pandas", "datasets",
 )  # fmt: skip
 GIB = 2**30
-LOW_MEMORY = {"course": 4, "published": 6}  # GiB; a whole run peaked at 5.1 on the second
+LOW_MEMORY = {"course": 4, "published": 6}  # GiB; a whole published run peaked at 5.1
 LOW_DISK = 3 * GIB
 
 
@@ -247,10 +247,9 @@ def published() -> tuple[list[dict[str, Any]], list[dict]]:
     for row in rows:
         for file, why in row["damaged"].items():
             what = f"{file} of {row['where']} is not the {'written' if made else 'pinned'} file"
-            stuck, run = made or bool(disk.offline()), "make published"
-            run = f"unset {disk.offline()}, then {run}" if disk.offline() else run
-            run = disk.STAND_IN_AGAIN if made else run
-            steps.append(step(f"{what} ({why})", run, broken=wanted and stuck))
+            unset = f"unset {disk.offline()}, then " if disk.offline() else ""
+            run = disk.STAND_IN_AGAIN if made else f"{unset}make published"
+            steps.append(step(f"{what} ({why})", run, broken=wanted and (made or bool(unset))))
         if row["fault"]:
             run = "name another file in CIRCUITBOOK_TEXT, or unset it"
             steps.append(step(row["fault"].split(". ")[0], run, broken=wanted))

@@ -1,5 +1,7 @@
 """Figures of chapter 07: counts, silent MLPs, neurons, in-context learning, the pair."""
 
+import textwrap
+
 import numpy as np
 
 from circuitbook import plots
@@ -106,8 +108,7 @@ def without_mlps(r):
 def drawn_neurons(r):
     """All neurons by firing rate and agreement, beside random directions; draw and extremes."""
     share, score, chance = (np.array(r["all"][k]) for k in ("share firing", "agreement", "random"))
-    ok, a = np.array(r["all"]["allowed"]), r["agreement"]
-    drawn = np.array(r["draw"]["neurons"])
+    ok, a, drawn = np.array(r["all"]["allowed"]), r["agreement"], np.array(r["draw"]["neurons"])
     ends = {n: [x["neuron"] for x in r["cards"][n]] for n in ("cleanest", "most mixed")}
 
     def points(ids):
@@ -163,8 +164,7 @@ def clean_and_mixed(r):
     """What the cleanest and the most mixed neuron write and read, as bars of words."""
 
     def panel(card, key, label, title):
-        words, values = card[key]
-        shown = [visible(w) for w in words]
+        shown, values = [visible(w) for w in card[key][0]], card[key][1]
         shown = [w if shown.count(w) == 1 else f"{w} ({i})" for i, w in enumerate(shown)]
         return _barred(dict(zip(shown, values, strict=True)), title, label, "word", zero=False)
 
@@ -178,7 +178,7 @@ def clean_and_mixed(r):
         draws.append(panel(card, "reads by head", unit, f"{card['neuron']}: {through}"))
         fall, rise = (card["held"][k] for k in ("its words fall", "loss rises"))
         lost = f"held at its mean: its ten words lose {fall:.2f} nats, loss {rise:+.3f}"
-        unit = "centred logit for one unit\n" + lost.replace("words lose", "words\nlose")
+        unit = "centred logit for one unit\n" + textwrap.fill(lost, 34)
         draws.append(panel(card, "writes", unit, f"{card['neuron']}: it writes"))
         told.append(
             f"{name}: agreement {card['agreement']:.2f}, fires on {card['share']:.2%}, "

@@ -207,7 +207,7 @@ def _download(found: Found, client: Any) -> tuple[Path, set[str]]:
         if not told[name].commit_hash or not told[name].etag:
             raise HubAway(
                 f"{endpoint} answers, but not as a hub does. Is there a login page or a proxy on "
-                f"the way? Open any page in a browser, then {AGAIN[0].lower()}{AGAIN[1:]}."
+                f"the way? Open any page in a browser. {AGAIN} then."
             )
         if pin.revision not in (None, told[name].commit_hash):
             raise HubAway(
