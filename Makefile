@@ -8,6 +8,7 @@ MODELS ?= course
 QUICK ?= 0
 JOBS ?= 2
 PYTEST_ARGS ?=
+LAB_ARGS ?=
 
 ifeq ($(filter auto cpu cuda,$(DEVICE)),)
 $(error DEVICE=$(DEVICE) is not known: use DEVICE=auto, DEVICE=cpu or DEVICE=cuda)
@@ -79,7 +80,7 @@ format: setup ## Format the code
 
 lab: setup ## Open JupyterLab on your own copy of the notebooks, in work/
 	@$(PY) tools/environment.py work
-	@$(PY) -m jupyter lab --ServerApp.root_dir=work
+	@$(PY) -m jupyter lab --ServerApp.root_dir=work $(LAB_ARGS)
 
 figures: ready ## Draw the figures again from the results; trains and downloads nothing
 	@$(PY) -m circuitbook.gallery

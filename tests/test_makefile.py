@@ -265,3 +265,8 @@ def test_the_learners_copy_is_never_written_over(environment, project):
     environment.work()
     assert (project / "work" / "01.ipynb").read_text() == "my answers"
     assert (project / "work" / "02.ipynb").read_text() == "new"
+
+
+def test_jupyterlab_gets_what_a_reader_adds():
+    """As root it starts with --allow-root alone, and it says so itself."""
+    assert "root_dir=work --allow-root" in make("-n", "lab", "LAB_ARGS=--allow-root").stdout
